@@ -59,7 +59,7 @@ def policy(
     host: Annotated[
         str, typer.Option(help="Address to listen on. Other than 127.0.0.1 it needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")] = 8000,
     token: Annotated[
         str | None,
         typer.Option(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -202,6 +203,62 @@ def test_a_malformed_request_has_an_error_in_the_form_of_its_api(
         assert at.session.streams == []
 
     serve(test, context=512)
+
+
+CHAT = {
+    "model": "policy",
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "what?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+    ],
+    "tools": [WEATHER], "tool_choice": "auto", "stop": ["x"], "max_tokens": 5, "temperature": 1, "top_p": 1, "n": 1,
+    "logprobs": True, "top_logprobs": 0, "stream": False, "stream_options": {"include_usage": True}, "seed": 1,
+}  # fmt: skip
+MESSAGES = {
+    "model": "policy", "max_tokens": 5, "system": [{"type": "text", "text": "Be brief."}],
+    "messages": [
+        {"role": "user", "content": "what?"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "sunny"}]},
+    ],
+    "tools": [{"name": "weather", "description": "x", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "auto"}, "stop_sequences": ["x"], "stream": False,
+}  # fmt: skip
+TEXT = {"prompt": "x", "max_tokens": 5, "logprobs": 1, "n": 1, "stop": "x", "stream": False, "echo": False}
+JUNK = [None, True, -1, 0, 1e400, 10**400, "", "x", "\ud800", [], [1], {}, {"type": "text"}, [[]], [{}], {"a": [None]}]
+
+
+def mutated(value: Any, chance: random.Random) -> Any:
+    """Returns a copy of a JSON value in which one place is replaced, removed or repeated."""
+    if isinstance(value, dict) and value and chance.random() < 0.9:
+        key = chance.choice(list(value))
+        if chance.random() < 0.1:
+            return {name: each for name, each in value.items() if name != key}
+        return {**value, key: mutated(value[key], chance)}
+    if isinstance(value, list) and value and chance.random() < 0.9:
+        at = chance.randrange(len(value))
+        return [*value[:at], mutated(value[at], chance), *value[at + chance.randrange(2) :]]
+    return chance.choice(JUNK)
+
+
+@pytest.mark.parametrize(("path", "body"), [("chat/completions", CHAT), ("messages", MESSAGES), ("completions", TEXT)])
+def test_no_request_makes_the_server_fail(serve: Serve, path: str, body: Any) -> None:
+    chance = random.Random(path)
+    statuses: list[int] = []
+
+    async def test(at: Served) -> None:
+        for _ in range(150):
+            raw = json.dumps(mutated(body, chance))
+            answer = await at.http.post(f"/v1/{path}", content=raw)
+            assert answer.status_code in (200, 400), (raw, answer.text)
+            statuses.append(answer.status_code)
+        assert (await at.http.post(f"/v1/{path}", json=body)).status_code == 200
+
+    serve(test, max_turns=10_000)
+    assert {200, 400} == set(statuses)
 
 
 def test_clients_see_a_full_context_by_its_code(serve: Serve) -> None:

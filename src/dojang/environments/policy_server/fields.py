@@ -1,7 +1,7 @@
 """Reads fields of a JSON request; every mistake is a RequestRefused that names the field."""
 
-import math
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from dojang.environments.policy_server.requests import RequestRefused
@@ -60,7 +60,7 @@ def read_number(body: Body, key: str, least: float, most: float) -> float | None
     value = body.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (isinstance(value, int) or isfinite(value)):
         raise invalid(f"{key}={value!r:.80} must be a number", key)
     if not least <= value <= most:
         raise invalid(f"{key}={value!r:.80} must be between {least:g} and {most:g}", key)

@@ -32,7 +32,8 @@ def _message(message: object, where: str, names: dict[str, str]) -> Message:
         return Message("tool", content, names.get(str(message.get("tool_call_id")), str(message.get("name") or "")))
     if role != "assistant":
         return Message(_ROLES[role], content)  # type: ignore[arg-type]  # one of the roles
-    calls = [_call(each, f"{where}.tool_calls", names) for each in message.get("tool_calls") or []]
+    listed = read_list({"tool_calls": message.get("tool_calls") or []}, "tool_calls")
+    calls = [_call(each, f"{where}.tool_calls", names) for each in listed]
     return Message("assistant", content, tool_calls=tuple(calls))
 
 

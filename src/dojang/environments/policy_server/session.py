@@ -122,8 +122,8 @@ class Session:
         renderer = self._policy.renderer
         try:
             return renderer.with_tools(request.tools) if request.tools else renderer
-        except ConfigError as error:
-            raise invalid(str(error), "tools", "unsupported_value") from error
+        except Exception as error:  # a template may raise anything for schemas that it did not expect
+            raise invalid(_said(error), "tools", "unsupported_value") from error
 
     def _prompt(self, request: PolicyRequest, renderer: Renderer, tools: str) -> Prompt:
         """Returns the tokens to sample from. Raises RequestRefused if no reply fits the context after them."""
@@ -137,8 +137,8 @@ class Session:
         except TooLong as error:
             self.limit = str(error)
             raise invalid(str(error), "messages", "context_length_exceeded") from error
-        except ConfigError as error:  # the chat template cannot write this conversation
-            raise invalid(str(error), "messages") from error
+        except Exception as error:  # the chat template cannot write this conversation
+            raise invalid(_said(error), "messages") from error
         return prompt
 
     def _sampling(self, request: PolicyRequest) -> Sampling:
@@ -236,6 +236,12 @@ class Session:
                 len(stream.tokens),
             )
         )
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return str(error)
+    return f"the chat template cannot write this request ({type(error).__name__}: {error})"
 
 
 def _typed(given: Mapping[str, float]) -> dict[str, Any]:
