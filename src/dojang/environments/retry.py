@@ -13,7 +13,7 @@ from dojang.environments.base import Environment, Reply, Step, StepResult
 from dojang.environments.section import EnvironmentSection
 from dojang.types import Outcome, Verdict
 
-__all__ = ["Retry", "RetryConfig"]
+__all__ = ["Retry", "RetryConfig", "discounted"]
 
 _ASK = "Check your steps and answer again."
 
