@@ -38,7 +38,7 @@ OTHERS = {
     ],
     "turns": [
         *("quickstart", *SMALL, "workflow.name=custom", "workflow.make_with=second_try:SecondTry"),
-        "workflow.max_turns=2",
+        *("workflow.max_turns=2", "rollout.curriculum_keep=0.5"),
     ],
     "completions": ["quickstart-sft", *SMALL],
     "teacher": ["quickstart-distill", *SMALL],

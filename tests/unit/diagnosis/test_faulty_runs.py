@@ -202,7 +202,7 @@ def test_a_slow_trainer_leaves_the_engine_idle(train: Any) -> None:
 
 
 def test_one_test_per_program_is_too_few(train: Any) -> None:
-    run, _ = train("quickstart-code", "task.max_tests=1", "train.lr=1e-3")
+    run, _ = train("quickstart-code", "task.max_tests=1", "train.lr=1e-3", *BRIEF)
     finding = first(explain(run))
     assert finding["name"] == "too_few_tests"
     assert len(finding["examples"]) == 3
