@@ -18,6 +18,7 @@ calculator      a tool for exact arithmetic (exact_arithmetic)
 python_tool     a sandboxed Python interpreter as a tool
 search          search over a corpus as a tool (bm25)
 frozen_lake     FrozenLake, without other packages (lake_maps)
+skyrl_gym       environments of SkyRL-Gym (skyrl_gym_tasks, its adapter)
 textarena       games of TextArena (textarena_games, its adapter)
 custom          a user's environment, by `package.module:Class`
 

@@ -12,13 +12,14 @@ _NEEDS = {
     "agent": "workflow.make_with or workflow.command",
     "calculator": _TOOLS,
     "custom": "workflow.make_with",
+    "frozen_lake": "data.name=episodes",
     "python_tool": f"{_TOOLS}; a machine that judges programs (dojang judge selftest)",
     "repair": "task.name=code",
-    "retry": "nothing more than a task",
     "search": f"{_TOOLS}; workflow.corpus",
+    "skyrl_gym": "workflow.python with the package skyrl-gym",
     "textarena": "data.name=episodes; workflow.python with the package textarena",
 }
-_TRIAL_DATA = {"custom": "episodes", "repair": "functions", "textarena": "episodes"}
+_TRIAL_DATA = {"custom": "episodes", "frozen_lake": "episodes", "repair": "functions", "textarena": "episodes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def shipped_environments() -> list[ShippedEnvironment]:
     for section in get_args(EnvironmentConfig):
         name: Any = section.model_fields["name"].default
         description = (section.__doc__ or "").strip().partition("\n")[0].rstrip(".")
-        found.append(ShippedEnvironment(name, description, _NEEDS[name]))
+        found.append(ShippedEnvironment(name, description, _NEEDS.get(name, "a task")))
     return sorted(found, key=lambda each: each.name)
 
 

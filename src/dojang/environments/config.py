@@ -10,6 +10,7 @@ from dojang.environments.python_tool import PythonToolConfig
 from dojang.environments.repair import RepairConfig
 from dojang.environments.retry import RetryConfig
 from dojang.environments.search import SearchConfig
+from dojang.environments.skyrl_gym import SkyRlGymConfig
 from dojang.environments.textarena import TextArenaConfig
 
 __all__ = ["EnvironmentConfig"]
@@ -22,6 +23,7 @@ EnvironmentConfig: TypeAlias = (
     | RepairConfig
     | RetryConfig
     | SearchConfig
+    | SkyRlGymConfig
     | TextArenaConfig
     | CustomEnvironmentConfig
 )

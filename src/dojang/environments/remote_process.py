@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,10 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment, Messages, Reply, Step, StepResult
 from dojang.types import Message, Problem
 
-__all__ = ["ProcessPool", "RemoteEnvironment", "RemoteFailed", "process_pool"]
+__all__ = ["ProcessPool", "RemoteEnvironment", "RemoteFailed", "check_package", "process_pool"]
 
 _SERVER = str(Path(__file__).parent / "remote_server.py")
 _LINES = 20
@@ -186,8 +188,7 @@ class RemoteEnvironment(Environment):
         self._episode = -1
 
     def reset(self, problem: Problem) -> Messages:
-        seed, held_out = problem.columns.get("seed"), bool(problem.columns.get("held_out"))
-        request = {"seed": seed, "held_out": held_out, "options": dict(self._options)}
+        request = {"options": dict(self._options), "problem": _described(problem)}
         self._process, self._episode, answer = self._pool.start(request, self._timeout_s)
         return _messages(answer)
 
@@ -213,6 +214,37 @@ class RemoteEnvironment(Environment):
     def _call(self, action: str, **fields: object) -> dict[str, Any]:
         assert self._process is not None
         return self._process.call({"do": action, "episode": self._episode, **fields}, self._timeout_s)
+
+
+def _described(problem: Problem) -> dict[str, Any]:
+    """A problem as JSON. The seed of one that has none follows from its id."""
+    seed = problem.columns.get("seed")
+    return {
+        "id": problem.id,
+        "seed": seed if isinstance(seed, int) else zlib.crc32(problem.id.encode("utf-8", "surrogatepass")),
+        "held_out": bool(problem.columns.get("held_out")),
+        "messages": [{"role": each.role, "content": each.content} for each in problem.messages],
+        "reference": problem.reference,
+    }
+
+
+def check_package(python: str, program: str, package: str, setting: tuple[str, str]) -> None:
+    """Raises ConfigError unless the interpreter has the package, which `program` imports, and knows the value of the
+    setting: then the program prints nothing."""
+    key, value = setting
+    try:
+        found = subprocess.run([python, "-I", "-c", program, value], capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"workflow.python={python} does not run: {error}") from error
+    if found.returncode:
+        said = found.stderr.strip().rpartition("\n")[2]
+        raise ConfigError(
+            f"workflow.python={python} cannot use {package.partition('=')[0]} ({said}); install it into a virtual "
+            f"environment (python -m venv .venv-games && .venv-games/bin/pip install {package}) and set "
+            "workflow.python=.venv-games/bin/python"
+        )
+    if known := found.stdout.strip():
+        raise ConfigError(f"{key}={value} does not exist in {package}; {known[:2000]}")
 
 
 def _messages(answer: Mapping[str, Any]) -> list[Message]:

@@ -1,6 +1,7 @@
 """Serves episodes of another package in a process with its own interpreter: JSON lines on stdin and stdout.
 
-    request   {"id": 1, "do": "reset", "episode": 7, "seed": 3, "options": {...}, "held_out": false}
+    request   {"id": 1, "do": "reset", "episode": 7, "options": {...},
+               "problem": {"id": ..., "seed": 3, "held_out": false, "messages": [...], "reference": ...}}
               {"id": 2, "do": "step", "episode": 7, "text": "..."}
               {"id": 3, "do": "close", "episode": 7}
     answer    {"id": 1, "messages": [{"role": "user", "content": "..."}]}
@@ -85,8 +86,8 @@ class _Server:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         number = request["episode"]
         if request["do"] == "reset":
-            random.seed(request["seed"])
-            episode = self._make(request["options"], request["seed"], held_out=request["held_out"])
+            random.seed(request["problem"]["seed"])
+            episode = self._make(request["options"], request["problem"])
             found = {"messages": _messages(episode.reset())}
             self._episodes[number] = (episode, random.getstate())
             return found

@@ -1,6 +1,5 @@
 """Games of TextArena, in processes with an interpreter of their own (remote_process.py)."""
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pydantic import Field
 
 from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment
-from dojang.environments.remote_process import RemoteEnvironment, process_pool
+from dojang.environments.remote_process import RemoteEnvironment, check_package, process_pool
 from dojang.environments.section import EnvironmentSection
 from dojang.protocols import Task
 from dojang.types import Problem
@@ -50,17 +49,4 @@ class TextArenaConfig(EnvironmentSection):
         """Raises ConfigError if the game cannot be played, or the problems have no seeds."""
         if not all(isinstance(each.columns.get("seed"), int) for each in problems):
             raise ConfigError("workflow.name=textarena makes its own instances; set data.name=episodes")
-        python = self.python or sys.executable
-        try:
-            found = subprocess.run([python, "-c", _CHECK, self.game], capture_output=True, text=True, timeout=120)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ConfigError(f"workflow.python={python} does not run: {error}") from error
-        if found.returncode:
-            said = found.stderr.strip().rpartition("\n")[2]
-            raise ConfigError(
-                f"workflow.python={python} cannot import textarena ({said}); install it into a virtual environment "
-                "(python -m venv .venv-games && .venv-games/bin/pip install textarena==0.7.4) and set "
-                "workflow.python=.venv-games/bin/python"
-            )
-        if known := found.stdout.strip():
-            raise ConfigError(f"workflow.game={self.game} is not a game of TextArena; {known[:2000]}")
+        check_package(self.python or sys.executable, _CHECK, "textarena==0.7.4", ("workflow.game", self.game))

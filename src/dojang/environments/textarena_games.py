@@ -26,11 +26,11 @@ _ATTEMPTS = 500
 class Episode:
     """One game."""
 
-    def __init__(self, options: dict[str, Any], seed: int, *, held_out: bool) -> None:
+    def __init__(self, options: dict[str, Any], problem: dict[str, Any]) -> None:
         self._game: str = options["game"]
         self._settings: dict[str, Any] = options.get("settings", {})
-        self._seed = seed
-        self._held_out = held_out
+        self._seed: int = problem["seed"]
+        self._held_out: bool = problem["held_out"]
         self._env: Any = None
 
     def reset(self) -> str:

@@ -19,8 +19,8 @@ ADAPTER = """
 import os, random, subprocess, sys, time
 
 class Episode:
-    def __init__(self, options, seed, *, held_out):
-        self.options, self.seed, self.held_out = options, seed, held_out
+    def __init__(self, options, problem):
+        self.options, self.seed, self.held_out = options, problem["seed"], problem["held_out"]
 
     def reset(self):
         print("noise on stdout")
@@ -163,7 +163,7 @@ def test_a_process_that_hangs_is_ended(start: Start) -> None:
 
 def test_an_interpreter_that_does_not_run_is_named(adapter: str) -> None:
     with pytest.raises(RemoteFailed, match=r"/nonexistent/python could not be started"):
-        ProcessPool("/nonexistent/python", adapter, 1).start({"seed": 1, "held_out": False, "options": {}}, 5.0)
+        ProcessPool("/nonexistent/python", adapter, 1).start({"problem": {"seed": 1}, "options": {}}, 5.0)
 
 
 @pytest.mark.parametrize("busy", [False, True])
