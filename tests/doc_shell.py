@@ -41,13 +41,15 @@ def run(script: str, folder: Path, programs: Mapping[str, Answer]) -> list[list[
     """Runs a script in a folder; returns the command lines that `programs` answered. AssertionError if it fails."""
     address = str(folder.parent / "line")
     shims = folder.parent / "shims"
-    shims.mkdir()
+    shims.mkdir(exist_ok=True)
     for name in programs:
         (shims / name).write_text(_CLIENT.format(python=sys.executable, address=address, name=name))
         (shims / name).chmod(0o755)
     (folder.parent / "script.sh").write_text(f"set -euo pipefail\n{script}\nwait\n")
     seen: list[list[str]] = []
-    with socket.socket(socket.AF_UNIX) as line:
+    Path(address).unlink(missing_ok=True)
+    said = folder.parent / "output"
+    with socket.socket(socket.AF_UNIX) as line, said.open("w") as output:
         line.bind(address)
         line.listen(8)
         line.settimeout(0.05)
@@ -56,17 +58,16 @@ def run(script: str, folder: Path, programs: Mapping[str, Answer]) -> list[list[
             cwd=folder,
             env={"PATH": f"{shims}:/usr/bin:/bin", "HOME": str(folder)},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            text=True,
         )
         try:
             while begun.poll() is None:
                 _serve(line, programs, seen)
         finally:
             begun.kill()
-            said, _ = begun.communicate()
-    assert begun.returncode == 0, f"after {' '.join(seen[-1] if seen else ['nothing'])}:\n{said}"
+            begun.wait()
+    assert begun.returncode == 0, f"after {' '.join(seen[-1] if seen else ['nothing'])}:\n{said.read_text()}"
     return seen
 
 

@@ -5,17 +5,15 @@ tests/sagemaker runs the sections that use AWS against moto.
 
 import shutil
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from page_commands import typed
 
 import published_rows
 from doc_shell import Answer, blocks, run, value
 from dojang.cluster.bootstrap import start_cluster
 from dojang.cluster.sagemaker import sdk, submit
-from dojang.commands import app
 from dojang.core import section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduce.md"
@@ -48,29 +46,6 @@ export AWS_DEFAULT_REGION=us-east-1 ACCOUNT=123456789012 BUCKET=dojang-123456789
 export ROLE=arn:aws:iam::123456789012:role/dojang-job IMAGE=123456789012.dkr.ecr.us-east-1.amazonaws.com/dojang:1
 """
 """The variables that the section on the account sets."""
-
-
-def typed(arguments: Sequence[str]) -> str:
-    """`dojang` in this process, which saves the time to import it anew."""
-    found = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert found.exit_code == 0, found.output
-    return ""
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, and the model of its best checkpoint."""
-    place = tmp_path_factory.mktemp("finished")
-    small = [
-        "model.device=cpu",
-        "steps=1",
-        "rollout.prompts_per_step=1",
-        "rollout.group_size=2",
-        "rollout.max_tokens=4",
-    ]
-    typed(["train", "quickstart", *small, "eval.problems=1", "--run-dir", str(place / "run")])
-    typed(["export", str(place / "run"), str(place / "model")])
-    return place
 
 
 @pytest.fixture
