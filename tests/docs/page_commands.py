@@ -21,6 +21,7 @@ import runpy
 import shutil
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -75,7 +76,7 @@ RECIPES = ("quickstart", "quickstart-code", "smollm2-gsm8k")
 """For the placeholder RECIPE, the first that works."""
 NOT_INSTALLED = ("track.wandb needs wandb", "cannot import textarena")
 """Errors about packages that are not here, by the last of all checks."""
-ELSEWHERE = ("serve ", "launch follow ", "launch entry-point ", "judge serve ", "view ")
+ELSEWHERE = ("serve ", "env try ", "launch follow ", "launch entry-point ", "judge serve ", "view ")
 """Commands that need a run or a job elsewhere, or never end: they are only parsed."""
 TINY = ("dojang-tiny", "dojang-tiny-code")
 _EVALUATE_SMALL = ["--problems", "1", "--max-tokens", "4", "--device", "cpu", "rollout.engine=torch", "judge.workers=1"]
@@ -286,7 +287,8 @@ class Commands:
                 return ""
             case [program, *rest]:
                 if (self.stand_ins.folder / program).is_file():
-                    runpy.run_path(program, run_name="__main__")
+                    with warnings.catch_warnings(action="default"):
+                        runpy.run_path(program, run_name="__main__")
                     return ""
                 return read_arguments(ROOT / program, self.filled(rest))
         raise AssertionError("python without arguments")

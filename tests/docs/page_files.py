@@ -55,7 +55,7 @@ def _paths(line: str) -> list[str]:
 
 def _exists(name: str, place: Path) -> bool:
     rest = re.sub(r"^(?:RUN_DIR|OUTPUT)/", "", name)
-    if rest.rpartition("/")[2] in NOT_ALWAYS or name.startswith("STORAGE/"):  # Ray Train writes there
+    if rest.rpartition("/")[2] in NOT_ALWAYS or name.startswith(("STORAGE/", "RUN_DIR/token_values/")):
         return True
     pattern = re.sub(r"\d{6}", "*", rest.rstrip("/"))
     return any(place.glob(pattern))

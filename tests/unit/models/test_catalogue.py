@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from gguf_models import write_model
 
 import dojang
 from dojang.core.errors import ModelError
 from dojang.core.paths import cache_root
 from dojang.models import catalogue, check, converted, fetch, local, read_config, resolve
 from dojang.models.packages import MODELS
+from gguf_models import write_model
 from tiny_models import tiny_model
 
 

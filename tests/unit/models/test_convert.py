@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from gguf_models import TEMPLATE, permute, write_model
 
 from dojang.core.errors import ModelError
 from dojang.engine.architectures import support
@@ -17,6 +16,7 @@ from dojang.models import convert as convert_module
 from dojang.models import gguf_config, read_config
 from dojang.models.convert import convert
 from dojang.models.gguf_file import GgufFile
+from gguf_models import TEMPLATE, permute, write_model
 from tiny_models import MODELS, SIZES, tiny_model
 
 NOT_IN_GGUF = {

@@ -6,10 +6,10 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
-from gguf_models import packed, write_model
 
 from dojang.core.errors import ModelError
 from dojang.models.gguf_file import GgufFile
+from gguf_models import packed, write_model
 from tiny_models import tiny_model
 
 
