@@ -82,6 +82,7 @@ function drawFrame(page) {
     return h("a", { href: formatRoute(name, params), "aria-current": name === active && "page" }, label);
   });
   replace(document.getElementById("tabs"), tabs);
+  document.querySelector("#tabs [aria-current]")?.scrollIntoView({ inline: "nearest", block: "nearest" });
   const choice = document.getElementById("run-choice");
   choice.parentElement.hidden = app.runs.length < 2 || page === "overview" || page === "charts";
   replace(

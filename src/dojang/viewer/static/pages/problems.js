@@ -129,7 +129,7 @@ function columns() {
   const share = (row) => (row.samples ? row.accepted / row.samples : null);
   return [
     { label: "Problem", sort: "problem", class: "id wide", cell: (row) => row.problem },
-    { label: "Source", cell: (row) => row.data_source ?? "–" },
+    { label: "Source", class: "hide-narrow", cell: (row) => row.data_source ?? "–" },
     { label: "Samples", sort: "samples", class: "num", cell: (row) => count(row.samples) },
     {
       label: "Accepted",
