@@ -35,6 +35,7 @@ __all__ = [
 
 T = TypeVar("T")
 
+_LAST_PORT = 65_535
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -63,6 +64,8 @@ class HttpServer(uvicorn.Server):
 
 def open_listener(host: str, port: int) -> socket.socket:
     """Listens on an address; port 0 takes any free one. Raises ConfigError if it cannot."""
+    if not 0 <= port <= _LAST_PORT:  # getaddrinfo would take the remainder: another port than the one asked for
+        raise ConfigError(f"port={port} is no port; choose one from 1 to {_LAST_PORT}, or 0 for any free one")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[:2], family=family, backlog=2048)

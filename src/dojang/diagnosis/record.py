@@ -127,17 +127,20 @@ class RunRecord:
         return {name: self.values(f"critic/rewards/{name}/mean") for name in names if name not in _TURNS}
 
     def samples(self, split: str, step: int, columns: Sequence[str]) -> list[Sample]:
-        """Rollouts of the diagnosed model in one file; empty if there are none or they cannot be read."""
+        """Rollouts of the diagnosed model in one file; empty if there are none, they cannot be read, or they lack a
+        column (files of another version)."""
         if self.files is None:
             return []
         import pyarrow as pa  # slow to import
 
         try:
             with self.files.open_parquet(f"rollouts/{split}-{step:06d}.parquet") as file:
+                if not set(columns) <= set(file.schema_arrow.names):
+                    return []
                 rows: list[Sample] = file.read(columns=[*columns, "role"]).to_pylist()
         except (OSError, pa.ArrowException):  # missing, being written, or damaged
             return []
-        return [row for row in rows if self._is_mine(row["role"])]
+        return [row for row in rows if self._is_mine(row.get("role") or MAIN_ROLES[0])]
 
     def first_samples(self, columns: Sequence[str], steps: int = _SCAN_STEPS) -> list[Sample]:
         """Rollouts of the first training steps."""
@@ -194,9 +197,9 @@ def _rows(files: RunFiles) -> Iterator[Row]:
     for line in (files.read("metrics.jsonl") or b"").splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and "step" in row:
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
             yield row
 
 

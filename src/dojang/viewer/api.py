@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from dojang.core.errors import ConfigError, DojangError
+from dojang.core.errors import ConfigError, DojangError, RunDirError
 from dojang.core.http_service import Refusal, read_body
 from dojang.viewer import parameters
 from dojang.viewer.problems import problem_reply, problems_reply
@@ -99,6 +99,8 @@ def _run(runs: RunList, name: str) -> ViewedRun:
 
 def _metrics(run: ViewedRun, given: Given) -> Reply:
     run.metrics.update()
+    if run.metrics.trouble:
+        raise RunDirError(run.metrics.trouble)
     return {
         "catalogue": run.metrics.catalogue(),
         "series": run.metrics.series(parameters.names(given, "names")),

@@ -8,6 +8,7 @@ from itertools import pairwise
 from threading import Lock
 from typing import Any
 
+from dojang.core.errors import RunDirError
 from dojang.core.run_files import FileInfo, RunFiles
 from dojang.track.registry import find
 
@@ -30,6 +31,8 @@ class MetricLog:
         self._clear()
         self.version = 0
         """Changes whenever there are other values."""
+        self.trouble = ""
+        """Why the file cannot be read, if that is so."""
 
     def _clear(self) -> None:
         self._series: dict[str, Series] = {}
@@ -39,19 +42,28 @@ class MetricLog:
         """Number of lines that are no JSON objects with a step."""
 
     def update(self) -> None:
-        """Reads what is new; all of the file if it was rewound."""
+        """Reads what is new; all of the file if it was rewound. A file that cannot be read is noted in `trouble`: one
+        such run must not hide the others."""
         with self._lock:
-            info = self._files.info(_FILE)
-            if info == self._seen:
-                return
-            self._seen = info
-            start = self._end - len(self._tail)
-            new = (self._files.read(_FILE, start) if info else None) or b""
-            if not new.startswith(self._tail):
-                self._clear()
-                self.version += 1
-                new = (self._files.read(_FILE) if info else None) or b""
-            self._append(new[len(self._tail) :])
+            try:
+                self._read_new()
+            except RunDirError as error:
+                self.trouble = str(error)
+            else:
+                self.trouble = ""
+
+    def _read_new(self) -> None:
+        info = self._files.info(_FILE)
+        if info == self._seen:
+            return
+        start = self._end - len(self._tail)
+        new = (self._files.read(_FILE, start) if info else None) or b""
+        if not new.startswith(self._tail):
+            self._clear()
+            self.version += 1
+            new = (self._files.read(_FILE) if info else None) or b""
+        self._append(new[len(self._tail) :])
+        self._seen = info
 
     def _append(self, content: bytes) -> None:
         whole = content[: content.rfind(b"\n") + 1]  # the last line may still be being written

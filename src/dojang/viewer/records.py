@@ -77,9 +77,9 @@ class RunRecords:
         for number, line in enumerate((self.files.read("metrics.jsonl") or b"").splitlines(keepends=True), 1):
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
-            if isinstance(row, dict) and "step" in row:
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
                 rows.append(row)
             elif line.endswith(b"\n"):  # without a line break it is still being written
                 self._note(f"line {number} of {self.path}/metrics.jsonl is damaged")

@@ -57,8 +57,9 @@ def step_of(records: RunRecords, kind: str, options: ShowOptions) -> int:
         check_step(records, kind, options.step)
         return options.step
     where = pc.field("problem") == options.problem if options.problem else None
-    for batch in records.rollouts(kind, reversed(steps), ["step"], where):
-        return int(batch["step"][0].as_py())
+    for step in reversed(steps):
+        if any(batch.num_rows for batch in records.rollouts(kind, [step], ["problem"], where)):
+            return step
     if not options.problem:
         raise RunDirError(f"no step of {records.path} has samples that can be read" + _because(records))
     raise ConfigError(_no_problem(records, kind, steps[-20:], options.problem))

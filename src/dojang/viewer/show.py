@@ -133,7 +133,7 @@ def _heading(row: Row, names: Sequence[str] = ("step", "problem", "index", "role
         "step": f"step {row['step']}",
         "problem": one_line(str(row["problem"]), 120),
         "index": f"sample {row['index']}",
-        "role": "" if row["role"] in ("policy", None) else str(row["role"]),
+        "role": "" if row["role"] in ("policy", None) else one_line(str(row["role"]), 40),
         "turn": f"turn {row['turn']}" if row["turn"] else "",
         "version": f"weights {row['version']}",
     }

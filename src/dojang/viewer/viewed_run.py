@@ -114,6 +114,8 @@ class ViewedRun:
 
     def _notes(self, status: str) -> list[str]:
         notes = list(self._index.notes) if self._index else []
+        if self.metrics.trouble:
+            notes.append(self.metrics.trouble)
         if self.metrics.damaged:
             notes.append(f"{self.metrics.damaged} lines of metrics.jsonl are damaged and left out")
         if status == "unknown":

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -14,10 +15,12 @@ from dojang.commands.main import app
 from dojang.config.key_docs import keys
 from dojang.core.errors import RunDirError
 from dojang.core.run_dir import RunDir
+from dojang.core.run_files import RunFiles
 from dojang.diagnosis.diagnose import diagnose
 from dojang.diagnosis.findings import Learning, Severity
 from dojang.diagnosis.record import Row, RunRecord
 from dojang.diagnosis.report import as_json, full_report, short_report
+from rollout_files import row, write
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 SECTIONS = "algo|checkpoint|data|distillation|eval|health|judge|loop|model|rollout|runtime|task|train"
@@ -190,3 +193,19 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
         RunRecord.read(RunDir(tmp_path))
     with pytest.raises(RunDirError, match="is no run"):
         RunRecord.read(RunDir(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("lost", ["role", "outcome", "problem", "prompt_index", "reward", "total", "reward_parts"])
+def test_rollouts_of_a_version_that_lacked_a_column(lost: str, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        write(tmp_path, "train", step, [row(step, index) for index in range(4)])
+    for file in (tmp_path / "rollouts").iterdir():
+        pq.write_table(pq.read_table(file).drop_columns([lost]), file)
+    RunDir(tmp_path).config.write_text("{}")
+    lines = [json.dumps(each) for each in steps(3, judge__outcome__wrong=1.0)]
+    RunDir(tmp_path).metrics.write_text("\n".join([*lines, '{"step": "x"}', '{"step": null, "a": 1}', ""]))
+    record = RunRecord.read(RunFiles(tmp_path))
+    assert [each["step"] for each in record.rows] == [1, 2, 3]
+    assert as_json(diagnose(record))
+    found = record.last_samples(("prompt_index", "outcome"))
+    assert len(found) == (0 if lost in ("prompt_index", "outcome") else 12)

@@ -129,8 +129,8 @@ def test_hostile_text_is_inert(run: Path, environment: dict[str, str]) -> None:
     bad = {"response": HOSTILE, "question": HOSTILE, "detail": HOSTILE, "problem": HOSTILE, "outcome": HOSTILE}
     bad |= {"reward_parts": [(HOSTILE, 1.0)], "finish": HOSTILE}
     bad["tests"] = [{"test": 0, "outcome": HOSTILE, "detail": HOSTILE, "output": HOSTILE, "errors": HOSTILE}]
-    write(run, "train", 4, [row(4, role="policy", **bad)])
-    write(run, "train", 5, [row(5, role="policy", **bad)])
+    write(run, "train", 4, [row(4, role=HOSTILE, **bad)])
+    write(run, "train", 5, [row(5, role=HOSTILE, **bad)])
     for arguments in ([], ["--full"], ["--diff", "4", "5"]):
         output = show(run, *arguments, **environment)
         for each in ("\x1b[2J", "\x1b]", "\x07", "\r", "\u202e", "\x9b", "\u2028"):

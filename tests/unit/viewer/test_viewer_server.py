@@ -266,3 +266,25 @@ def test_nothing_is_left_behind(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     left = [each for each in set(threading.enumerate()) - before if "AnyIO" not in each.name]
     assert left == []
     assert RunDir(run).rollouts("train", 1).exists()
+
+
+def test_a_run_with_unreadable_metrics_does_not_hide_the_others(serve: Serve, run: Path) -> None:
+    other = shutil.copytree(run, run.parent / "other")
+    (other / "metrics.jsonl").unlink()
+    (other / "metrics.jsonl").mkdir()
+    client = serve(run.parent)
+    for _ in range(2):  # the note stays
+        good, bad = sorted(ask(client, "runs")["runs"], key=lambda each: str(each["id"]) != "run")
+        assert good["steps"] == 1
+        assert any("metrics.jsonl" in note for note in bad["notes"])
+    assert ask(client, "state")["runs"]["other"]["step"] == 0
+    assert "metrics.jsonl" in error(client, "runs/other/metrics")
+    (other / "metrics.jsonl").rmdir()
+    shutil.copy(run / "metrics.jsonl", other)
+    assert ask(client, "runs/other/metrics")["catalogue"]
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 99_999])
+def test_a_port_out_of_range_is_refused(run: Path, port: int) -> None:
+    with pytest.raises(ConfigError, match=f"port={port} is no port"):
+        Viewer([run], port=port)
