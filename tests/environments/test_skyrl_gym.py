@@ -1,6 +1,7 @@
 """Environments of SkyRL-Gym, played in a process with another interpreter."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -47,8 +48,9 @@ def test_the_environment_ends_after_its_turns(
 def test_a_single_turn_is_an_episode(
     tokenizer: PreTrainedTokenizerBase, section: Callable[..., SkyRlGymConfig]
 ) -> None:
-    sample = play(tokenizer, section(env="gsm8k"), ["#### 42"], problem=QUESTION)
-    assert (sample.verdict.outcome, sample.verdict.reward) == (Outcome.ACCEPTED, 1.0)
+    for reference in ("42", 42):
+        sample = play(tokenizer, section(env="gsm8k"), ["#### 42"], problem=replace(QUESTION, reference=reference))
+        assert (sample.verdict.outcome, sample.verdict.reward) == (Outcome.ACCEPTED, 1.0)
 
 
 def test_an_unknown_environment_is_refused(section: Callable[..., SkyRlGymConfig]) -> None:
@@ -56,3 +58,5 @@ def test_an_unknown_environment_is_refused(section: Callable[..., SkyRlGymConfig
         section(env="nothing").check_problems(LastWordTask(), [QUESTION])
     with pytest.raises(ConfigError, match=r"pip install skyrl-gym==0\.4\.0"):
         SkyRlGymConfig().check_problems(LastWordTask(), [QUESTION])
+    with pytest.raises(ConfigError, match="gsm8k/1 is a object"):
+        section().check_problems(LastWordTask(), [replace(QUESTION, reference=object())])

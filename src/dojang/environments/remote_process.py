@@ -71,7 +71,7 @@ class _Process:
                 self._process.stdin.write(json.dumps({"id": number, **request}).encode() + b"\n")
                 self._process.stdin.flush()
                 answer: dict[str, Any] = json.loads(self._line(time.monotonic() + timeout_s))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, TypeError) as error:  # TypeError: a value that JSON cannot hold
                 self.end()
                 raise RemoteFailed(self._why(error)) from error
         if "error" in answer:

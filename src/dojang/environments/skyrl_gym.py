@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment
 from dojang.environments.remote_process import RemoteEnvironment, check_package, process_pool
 from dojang.environments.section import EnvironmentSection
@@ -51,5 +52,11 @@ class SkyRlGymConfig(EnvironmentSection):
         return RemoteEnvironment(pool, options, 0.9 * self.timeout_s)
 
     def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
-        """Raises ConfigError if the environment does not exist."""
+        """Raises ConfigError if the environment does not exist, or cannot be sent a reference."""
+        for problem in problems:
+            if not isinstance(problem.reference, str | int | float | dict | list):
+                raise ConfigError(
+                    f"workflow.name=skyrl_gym: the reference of {problem.id} is a {type(problem.reference).__name__}; "
+                    "use data whose references are text, numbers, or objects of JSON"
+                )
         check_package(self.python or sys.executable, _CHECK, "skyrl-gym==0.4.0", ("workflow.env", self.env))

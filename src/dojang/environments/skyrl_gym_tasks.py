@@ -14,8 +14,9 @@ class Episode:
     def __init__(self, options: dict[str, Any], problem: dict[str, Any]) -> None:
         gym = importlib.import_module("skyrl_gym")
         self._messages = problem["messages"]
+        truth = problem["reference"]  # its rules compare text: a number would never be right
         extras = {
-            "reward_spec": {"method": "rule", "ground_truth": problem["reference"]},
+            "reward_spec": {"method": "rule", "ground_truth": truth if isinstance(truth, dict | list) else str(truth)},
             "max_turns": options["max_turns"],
             "extra_info": {},
             **options["extras"],

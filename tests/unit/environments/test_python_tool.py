@@ -32,6 +32,20 @@ def session(host: HostCapabilities) -> Iterator[PythonSession]:
     made.close()
 
 
+@pytest.mark.parametrize("isolation", ["namespaces", "landlock", "seccomp"])
+def test_every_isolation_keeps_variables_and_hides_files(isolation: str) -> None:
+    host = session_host(isolation, "", ())
+    if host.features[isolation]:
+        pytest.skip(f"this machine has no {isolation}: {host.features[isolation]}")
+    session = PythonSession(host, Limits(cpu_s=2.0, memory_mb=200))
+    try:
+        session.run("import statistics\nx = statistics.mean([1, 2])")
+        assert session.run("x").text == "1.5\n"
+        assert "Error" in session.run("open('/etc/passwd').read()").text
+    finally:
+        session.close()
+
+
 def test_variables_and_files_are_kept(session: PythonSession) -> None:
     assert session.run("x = 3\nprint('hi')").text == "hi\n"
     assert session.run("x + 1").text == "4\n"
