@@ -13,14 +13,12 @@ from dojang.viewer.server import Viewer
 from synthetic_run import make_run
 
 ROUTES = {
-    "rollouts": "rollouts?run=run",
-    "sorted": "rollouts?run=run&sort=-reward",
+    "rollouts": "rollouts?run=run&sort=-reward",
     "filtered": "rollouts?run=run&outcome=wrong,timeout&min_reward=0.2&sort=response_length",
     "far": "rollouts?run=run&offset=9000",
     "sample": "rollout?run=run&kind=train&step=1&prompt_index=100&index=2&role=policy&turn=0",
     "problems": "problems?run=run&sort=-samples",
     "charts": "charts?runs=run",
-    "overview": "",
 }
 ROUNDS = 3
 NOISE_S = 0.15
@@ -44,7 +42,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, st
 def seconds(tab: Tab, name: str) -> float:
     """Time from a new page to its content."""
     began = time.perf_counter()
-    content = {"charts": ".plot .line", "overview": ".plot .line", "sample": ".tok"}.get(name, "tr[data-row]")
+    content = {"charts": ".plot .line", "sample": ".tok"}.get(name, "tr[data-row]")
     tab.go(ROUTES[name]).wait_for_selector(content, state="attached")
     return time.perf_counter() - began
 
