@@ -26,6 +26,7 @@ DATASETS = tuple(sorted(GRADED_BY))
 _RUN_SETTINGS = ("max_tokens", "max_model_len")
 """Rollout settings taken over from the run; the others depend on the training machines."""
 _MAX_TOKENS = 256
+_ONE_TURN = ("single_turn", "coder_tester")
 
 Tree = dict[str, Any]
 
@@ -39,7 +40,7 @@ class Subject:
     trained_from: str = ""
     """Base model of the training, if known."""
     settings: Mapping[str, Tree] = field(default_factory=dict)
-    """Sections model, data, task, judge and rollout of the recipe or the run."""
+    """Sections model, data, task, judge, rollout and workflow of the recipe or the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def find_subject(name: str, recipe: str) -> Subject:
     run_settings = read(str(run / "config.yaml")) if run is not None else {}
     base = str(_section(run_settings, "model").get("name", "")) if run is not None else _adapter_base(path)
     settings = read(recipe) if recipe else run_settings
-    sections = {key: _section(settings, key) for key in ("model", "data", "task", "judge", "rollout")}
+    sections = {key: _section(settings, key) for key in ("model", "data", "task", "judge", "rollout", "workflow")}
     if not recipe:
         sections["rollout"] = {key: sections["rollout"][key] for key in _RUN_SETTINGS if key in sections["rollout"]}
     return Subject(str(path) if path.is_dir() else name, base, {key: each for key, each in sections.items() if each})
@@ -108,7 +109,7 @@ def _case(
     model = {"name": subject.path, "device": options.device, "dtype": options.dtype}
     template = subject.settings.get("model", {}).get("chat_template_kwargs")
     rollout = {"max_tokens": _MAX_TOKENS, **subject.settings.get("rollout", {})}
-    tree = {
+    tree: Tree = {
         "model": {**model, **({"chat_template_kwargs": template} if template else {})},
         "data": data,
         "task": task,
@@ -117,10 +118,18 @@ def _case(
         "seed": options.seed,
         "eval": {"samples": options.samples, "temperature": temperature, "problems": options.problems},
     }
+    if data == subject.settings.get("data"):
+        tree |= _environment(subject)
     config = resolve(f"the evaluation on {label}", tree, overrides)
     if config.model.name != subject.path:
         raise ConfigError(f"model.name={config.model.name} is not the MODEL {subject.path}; give it as MODEL instead")
     return Case(label or config.data.name, shots, config)
+
+
+def _environment(subject: Subject) -> Tree:
+    """Returns the workflow of the recipe or the run, if it is an environment; other workflows evaluate in one turn."""
+    workflow = subject.settings.get("workflow", {})
+    return {"workflow": workflow} if workflow.get("name", "single_turn") not in _ONE_TURN else {}
 
 
 def _renamed(section: str, tree: Tree, overrides: Sequence[str]) -> Tree:

@@ -157,8 +157,8 @@ def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str,
 def openenv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The published package, unpacked in a folder of its own: it is not a dependency."""
     folder = tmp_path_factory.mktemp("openenv")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), OPENENV]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "0", "--dest", str(folder)]
+    done = subprocess.run([*command, OPENENV], capture_output=True, text=True, timeout=PATIENCE_S)
     found = list(folder.glob("*.whl"))
     if done.returncode or not found:
         pytest.skip(f"{OPENENV} cannot be fetched: {done.stderr.strip()[-200:]}")
@@ -166,6 +166,7 @@ def openenv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_openenv_accepts_the_server_for_training(tiny_server: tuple[str, Any, Path], openenv: Path) -> None:
     url, _, _ = tiny_server
     command = [sys.executable, "-c", VALIDATE, str(openenv), url]

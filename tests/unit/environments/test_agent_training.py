@@ -11,6 +11,8 @@ import pytest
 import dojang
 from dojang.commands.serve_policy import PolicyOptions, policy_config
 from dojang.environments.agent_workflow import AgentClient
+from dojang.evaluation.cases import find_subject, make_cases
+from dojang.evaluation.options import Options
 
 CLIENT = openai.OpenAI(base_url="http://127.0.0.1:1", api_key="none")
 SHAPE: dict[str, Any] = {
@@ -57,6 +59,7 @@ def test_an_agent_trains_a_model(tmp_path: Path, mode: str) -> None:
     assert any(row["advantage"] for row in rows)
 
 
+@pytest.mark.slow
 def test_a_run_of_agents_resumes_with_the_same_tokens(tmp_path: Path) -> None:
     train(tmp_path / "whole", 3)
     train(tmp_path / "parts", 2)
@@ -68,3 +71,8 @@ def test_a_run_of_agents_resumes_with_the_same_tokens(tmp_path: Path) -> None:
     served = policy_config(str(tmp_path / "parts"), [], PolicyOptions())
     assert Path(served.model.name) == tmp_path / "parts" / "checkpoints" / "best"
     assert served.rollout.max_tokens == 16
+    subject = find_subject(str(tmp_path / "parts"), "")
+    (case,) = make_cases(subject, [], [], Options(), [], print)
+    assert case.config.workflow.name == "agent", "dojang eval RUN_DIR plays the agents of the run"
+    (other,) = make_cases(subject, ["functions"], [], Options(), [], print)
+    assert other.config.workflow.name == "single_turn"
