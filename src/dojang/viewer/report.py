@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from dojang import __version__
+from dojang.core.errors import RunDirError
 from dojang.core.run_dir import write_atomic
 from dojang.diagnosis.diagnose import diagnose
 from dojang.diagnosis.record import RunRecord
@@ -21,7 +22,12 @@ def write_report(run: Path | str, output: Path | None = None) -> Path:
     records = RunRecords(run)
     path = output or Path("" if records.files.is_remote else records.path) / REPORT
     text = _report(records)
-    write_atomic(path, text.encode())
+    try:
+        if path.exists() and not path.is_file():  # a rename would replace a device, or fail on a directory
+            raise RunDirError(f"--output {path} is a directory or a device; give the name of a file, such as {REPORT}")
+        write_atomic(path, text.encode())
+    except OSError as error:
+        raise RunDirError(f"cannot write {path}: {error.strerror}; choose another file (--output)") from error
     return path
 
 

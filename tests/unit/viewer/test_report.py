@@ -1,6 +1,7 @@
 """`dojang report` on real runs, on runs that lack files, and on hostile text."""
 
 import json
+import os
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -156,3 +157,15 @@ def test_no_run_is_an_error(tmp_path: Path, bare: Path) -> None:
         write_report(tmp_path / "nothing")
     with pytest.raises(RunDirError, match="cannot write to"):
         write_report(bare, bare / "config.yaml" / "report.html")
+
+
+def test_an_output_that_is_no_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("steps: 3\n")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for output in (tmp_path, pipe):
+        with pytest.raises(RunDirError, match="is a directory or a device"):
+            write_report(tmp_path, output)
+    assert pipe.is_fifo()
+    with pytest.raises(RunDirError, match="cannot write"):
+        write_report(tmp_path, tmp_path / ("x" * 300))
