@@ -67,7 +67,7 @@ class RunList:
 
     def _look_below(self, files: RunFiles) -> bool:
         below = [files.below(name) for name in sorted(files.folders())]
-        found = [each for each, is_run in zip(below, self._askers.map(_is_run, below), strict=True) if is_run]
+        found = [each for each, is_run in zip(below, self._askers.map(_is_readable_run, below), strict=True) if is_run]
         there = {each.location for each in found}
         for name, run in list(self._runs.items()):
             if run.files.location.rpartition("/")[0] == files.location and run.files.location not in there:
@@ -88,3 +88,11 @@ class RunList:
 
 def _is_run(files: RunFiles) -> bool:
     return files.info("config.yaml") is not None or files.info("metrics.jsonl") is not None
+
+
+def _is_readable_run(files: RunFiles) -> bool:
+    """Whether a directory beside others is a run; one of another user, without permission, does not count."""
+    try:
+        return _is_run(files)
+    except (OSError, RunDirError):
+        return False

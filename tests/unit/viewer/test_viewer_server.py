@@ -15,6 +15,7 @@ import pytest
 
 from dojang.core.errors import ConfigError, RunDirError
 from dojang.core.run_dir import RunDir
+from dojang.core.run_files import RunFiles
 from dojang.viewer.server import Viewer
 from rollout_files import row, write
 from synthetic_run import make_run
@@ -245,6 +246,21 @@ def test_a_directory_of_runs_shows_new_ones(serve: Serve, run: Path, monkeypatch
     shutil.copytree(run, other)
     both = serve(run, other)
     assert [each["id"] for each in ask(both, "runs")["runs"]] == ["run", "run-2"]
+
+
+def test_a_run_without_permission_does_not_hide_the_others(
+    serve: Serve, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, run.parent / "foreign")
+    info = RunFiles.info
+
+    def forbidden(files: RunFiles, name: str) -> object:  # the superuser may read everything
+        if files.location.endswith("/foreign"):
+            raise PermissionError(13, "Permission denied")
+        return info(files, name)
+
+    monkeypatch.setattr(RunFiles, "info", forbidden)
+    assert [each["id"] for each in ask(serve(run.parent), "runs")["runs"]] == ["run"]
 
 
 def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:
