@@ -9,12 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import boto3
 import httpx
 import pytest
-from moto.server import DomainDispatcherApplication, create_backend_app
 from typer.testing import CliRunner
-from werkzeug.serving import make_server
 
 from dojang.commands.main import app
 from dojang.core.errors import ConfigError, DojangError, RunDirError
@@ -24,6 +21,10 @@ from dojang.viewer.records import COLUMNS, RunRecords
 from dojang.viewer.server import Viewer
 from rollout_files import row, write
 from synthetic_run import NEEDLE, make_run
+
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed here; make test-sagemaker has it")
+moto = pytest.importorskip("moto.server", reason="moto is not installed here; make test-sagemaker has it")
+serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed here; make test-sagemaker has it")
 
 BUCKET = "runs-of-a-team"
 
@@ -48,7 +49,7 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    backend = DomainDispatcherApplication(create_backend_app)
+    backend = moto.DomainDispatcherApplication(moto.create_backend_app)
     reads: list[tuple[str, int]] = []
 
     def counted(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
@@ -59,7 +60,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
         return backend(environ, note)
 
-    server = make_server("127.0.0.1", 0, counted, threaded=True)
+    server = serving.make_server("127.0.0.1", 0, counted, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
