@@ -14,6 +14,7 @@ from dojang.runs.summary import Ending, finish
 @pytest.fixture
 def ending(tmp_path: Path) -> Ending:
     directory = RunDir(tmp_path)
+    directory.config.write_text("eval: {problems: 200}\n")
     rows = [
         {"step": 0, "val/accuracy": 0.25, "val/reward": -0.5, "timing_s/step": 1.0},
         {"step": 1, "critic/rewards/mean": 0.5, "timing_s/step": 2.0},
@@ -55,11 +56,13 @@ def test_a_finished_run_shows_before_and_after(ending: Ending) -> None:
 
 
 @pytest.mark.parametrize("status", ["interrupted", "failed"])
-def test_an_unfinished_run_says_so_in_its_summary_alone(ending: Ending, status: str) -> None:
+def test_an_unfinished_run_ends_with_its_verdict(ending: Ending, status: str) -> None:
     summary, output = tell(ending, status)
     assert summary["status"] == status
     assert summary["resume"] == "dojang train quickstart --resume"
-    assert output == ""
+    assert output.startswith("\nbetter: held-out accuracy 25.0% at step 0, 75.0% at step 2: +50.0%")
+    assert "dojang explain" in output
+    assert "next:" not in output
 
 
 def test_a_run_that_never_got_anywhere_has_a_summary_too(tmp_path: Path) -> None:
