@@ -1,6 +1,8 @@
 """A finished run, its model and small datasets, which the pages of the documentation share."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import page_commands
@@ -11,6 +13,13 @@ import published_rows
 
 CONTEXT = 16384
 """Context length of the finished run's model: large enough for the prompts of all pages."""
+
+
+@pytest.fixture(autouse=True)
+def activated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts `python` and `dojang` of this environment first on the PATH, as for a reader who has activated it; the
+    system may have no `python`."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
 @pytest.fixture(scope="session")
