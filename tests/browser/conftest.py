@@ -50,9 +50,10 @@ def browser(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         found.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def viewer(trained: Path, other: Path) -> Iterator[str]:
-    """Address of a viewer over the real run and its copy."""
+    """Address of a viewer over the real run and its copy. Ends with the module: its judge would be found by tests that
+    look for processes left behind."""
     with Viewer([trained, other]) as started:
         assert all(run.index.wait(60) for run in started.runs.all())
         yield started.url.rstrip("/")
