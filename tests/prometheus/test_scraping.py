@@ -20,6 +20,8 @@ from dojang.track.grafana import dashboard
 
 HERE = Path(__file__).parent
 SMALL = ["steps=3", "rollout.prompts_per_step=4", "rollout.group_size=4", "eval.every=3", "eval.problems=4"]
+LONGER = ["steps=16", "eval.every=2"]
+"""Long enough on a quick machine for Prometheus to see the figures of a first evaluation."""
 RECIPE = [
     *("quickstart", *SMALL),
     *("algo.kl_coef=0.001", "algo.entropy.coef=0.001", "task.rewards.slow_reward:patient=0.1"),
@@ -30,7 +32,7 @@ OTHERS = {
     "critic": [
         *("quickstart", *SMALL, "algo.name=ppo", "train.critic.lr=1e-4", "algo.kl_in_reward=0.001"),
         *("algo.old_logprobs=trainer", "algo.corrections=[{name: token_tis, cap: 2}]"),
-        "rollout.engine.weight_sync=delta",
+        *("rollout.engine.weight_sync=delta", *LONGER),
     ],
     "workers": [
         *("quickstart", *SMALL, "algo.name=m2po", "loop.mode=stream", "loop.workers=1", "rollout.group_size=2"),
@@ -40,8 +42,8 @@ OTHERS = {
         *("quickstart", *SMALL, "workflow.name=custom", "workflow.make_with=second_try:SecondTry"),
         *("workflow.max_turns=2", "rollout.curriculum_keep=0.5"),
     ],
-    "completions": ["quickstart-sft", *SMALL],
-    "teacher": ["quickstart-distill", *SMALL],
+    "completions": ["quickstart-sft", *SMALL, *LONGER],
+    "teacher": ["quickstart-distill", *SMALL, *LONGER],
 }
 """Runs with the metrics that the first one does not have."""
 NOT_ON_THIS_MACHINE = {

@@ -27,6 +27,10 @@ RUNS = {
     "self-distillation": ["quickstart", *SMALL, "distillation={teacher: policy, hint: 'The answer is {reference}.'}"],
     "sft": ["quickstart-sft", "steps=2", "rollout.prompts_per_step=4", "eval.every=2", "eval.problems=8"],
     "stream": ["quickstart", *SMALL, "rollout.group_size=2", "loop.mode=stream", "algo.max_resample_rounds=1"],
+    "turns": [
+        *("quickstart", *SMALL, "workflow.name=custom", "workflow.make_with=second_try:SecondTry"),
+        *("workflow.max_turns=2", "rollout.curriculum_keep=0.5"),
+    ],
     "two": [str(TESTS / "resume" / "two_models.yaml"), "steps=2"],
 }
 ALL_AT_ONCE = """
