@@ -174,7 +174,7 @@ def test_code_recipe_and_requirements_are_uploaded(amazon: Any, data: Path, tmp_
     places = {each["ChannelName"]: each["DataSource"]["S3DataSource"]["S3Uri"] for each in job["InputDataConfig"]}
     (packed,) = uploaded(amazon, places["code"]).values()
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(tmp_path / "code", filter="data")
+        archive.extractall(tmp_path / "code", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     code = {str(path.relative_to(tmp_path / "code")): path for path in (tmp_path / "code").rglob("*")}
     needed = code["dojang-requirements.txt"].read_text().splitlines()
     assert {"dojang/commands/cli_launch.py", "dojang/recipes/quickstart.yaml", "rewards.py"} <= set(code)
