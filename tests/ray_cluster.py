@@ -35,6 +35,7 @@ def settle_environment() -> None:
 @contextmanager
 def folder() -> Iterator[str]:
     """For Ray's files; short, since paths of sockets must be."""
+    Path("/tmp/ray").mkdir(exist_ok=True)  # Ray notes the cluster's address there, wherever its folder is
     path = tempfile.mkdtemp(prefix="dr", dir="/tmp")
     try:
         yield path
