@@ -65,7 +65,7 @@ endef
 test: $(READY)  ## run the tests of all parts, in about ten minutes on two cores
 	$(call two_lots,-m "not slow" tests/architecture tests/contracts tests/unit/[a-h]*,-m "not slow" tests/unit/[i-z]* tests/golden)
 
-# Those of the browser come last: they start processes that others would take for leftovers of their own.
+# Those of the browser come last: they start processes that other tests would report as leftovers.
 OTHER_TESTS := $(filter-out tests/unit/ tests/browser/ tests/__pycache__/,$(wildcard tests/*/))
 test-all: $(READY)  ## run all tests that need no other environment: also slow ones, whole runs, resuming, the corpus of programs
 	$(call two_lots,-m "not soak" $(OTHER_TESTS) tests/unit/trainer tests/browser,-m "not soak" tests/unit --ignore=tests/unit/trainer)

@@ -1,6 +1,6 @@
 """Latency of `dojang view` over a run of a million rollouts, beside one of ten thousand.
 
-Makes both runs (tests/synthetic_run.py), serves each by a process of its own, and asks as the page does. Each request
+Makes both runs (tests/synthetic_run.py), serves each in a separate process, and asks as the page does. Each request
 is different from the one before, so that no reply comes out of a cache; the two servers are asked in turn.
 """
 

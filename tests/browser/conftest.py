@@ -40,7 +40,7 @@ def other(trained: Path) -> Path:
 @pytest.fixture(scope="module")
 def browser(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Chromium. Depends on the run: training must not begin while Playwright's event loop is in this thread. Ends with
-    the module, so that the tests of other folders have this thread for event loops of their own."""
+    the module, so that the tests of other folders can run event loops in this thread."""
     options = launch_options(tmp_path_factory.mktemp("chromium"))
     if options is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} on PATH; `make chromium` fetches one")

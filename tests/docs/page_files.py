@@ -17,7 +17,7 @@ NOT_ALWAYS = {
     "mlflow.json",
     "best_model",
 }
-"""Files of a run that only some runs have; tests of their own look for each."""
+"""Files of a run that only some runs have; separate tests look for each."""
 
 
 def check_files(text: str, places: Sequence[Path]) -> None:

@@ -30,7 +30,7 @@ OF_ITS_OWN = {
     "docs/agents.md": "tests/docs/test_agents_page.py runs it in full",
     "docs/tutorial.md": "tests/docs/test_tutorial.py runs it in full, and compares what it prints",
 }
-"""Pages with a test of their own."""
+"""Pages with a separate test."""
 _VARIABLE = re.compile(r"\bDOJANG_[A-Z_]+")
 
 

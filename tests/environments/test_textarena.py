@@ -1,4 +1,4 @@
-"""Games of TextArena, played in processes of their own interpreter."""
+"""Games of TextArena, played in child processes with another interpreter."""
 
 import re
 from collections.abc import Callable, Iterator

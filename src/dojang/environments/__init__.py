@@ -1,4 +1,4 @@
-"""Environments: conversations of several turns, with tools and rewards of their own.
+"""Environments: conversations of several turns, with tools and rewards.
 
 base            Environment, Reply, Step: what a user's environment is made of
 tools           ToolEnvironment: tools that the model may call before it answers
@@ -7,7 +7,7 @@ multi_turn      the workflow: plays a group of episodes per problem
 episode         token streams and rewards of an episode
 results         reading of what an environment returns
 calls           calls of an environment's methods, with a time limit
-remote_process  environments of other packages, in processes with an interpreter of their own
+remote_process  environments of other packages, in child processes with another interpreter
 remote_server   the program of such a process
 section         base class of the `workflow` sections of environments
 config          the union of environments

@@ -1,4 +1,4 @@
-"""Agent workflow: runs `group_size` agents per problem, each with a session of its own on a server in this process.
+"""Agent workflow: runs `group_size` agents per problem, each with a separate session on a server in this process.
 
 What the agents ask is sampled and recorded by their sessions (policy_server/session.py), so an agent written with any
 client library is a rollout. An agent that raises, takes too long or gives no reward is a failure: its sample is

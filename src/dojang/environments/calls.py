@@ -32,7 +32,7 @@ async def call_with_limit(method: Callable[..., Any], *arguments: object, timeou
 
 
 async def in_thread(method: Callable[..., Any], /, *arguments: object, **named: object) -> Any:
-    """Runs a blocking method in a thread of its own. A pool would let a few environments that hang, or a thousand that
+    """Runs a blocking method in a new thread. A pool would let a few environments that hang, or a thousand that
     sleep, hold up all others; and a daemon thread that hangs does not keep the process from ending."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()

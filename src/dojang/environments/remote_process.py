@@ -1,4 +1,4 @@
-"""Environments of other packages, in processes with an interpreter of their own: their dependencies conflict with ours.
+"""Environments of other packages, in child processes with another interpreter: their dependencies conflict with ours.
 
 A few processes serve many episodes each (remote_server.py). A process that crashed or hangs is ended; its episodes fail
 and are not rewarded, and the next episode starts a new one. No process outlives the trainer, even one that is killed.

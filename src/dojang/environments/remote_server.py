@@ -67,7 +67,7 @@ def _watch_parent(parent: int) -> None:
 
 
 def _end() -> None:
-    if os.getpgrp() == os.getpid():  # a process group of its own: with all it started
+    if os.getpgrp() == os.getpid():  # leader of its process group: kills all that it started
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(0)
 

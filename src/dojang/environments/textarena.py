@@ -1,4 +1,4 @@
-"""Games of TextArena, in processes with an interpreter of their own (remote_process.py)."""
+"""Games of TextArena, in child processes with another interpreter (remote_process.py)."""
 
 import sys
 from collections.abc import Sequence

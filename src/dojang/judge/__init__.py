@@ -5,7 +5,7 @@ Pool (in the trainer's process)
   byte_cache.py         LRU cache of compiled programs and test suites
   worker_pool.py        threads and queue: one worker process per thread, lanes served in turn
   worker_handle.py      one worker process: start, send a submission, stop
-  python_session.py     interactive Python session in a worker of its own
+  python_session.py     interactive Python session in a separate worker
   host_capabilities.py  isolation, compiler and interpreter found on this machine
   languages.py          the languages: cpp17, cpp20, python3
   checkers.py           comparison of a program's output with the expected output

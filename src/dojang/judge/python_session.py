@@ -1,6 +1,6 @@
 """Interactive Python session in the judge's sandbox: variables live from one piece of code to the next.
 
-A session has a worker of its own, started by the first piece of code: the isolation and limits are those of judged
+A session has a separate worker, started by the first piece of code: the isolation and limits are those of judged
 programs (sandbox/session.py). Closing it ends all of its processes, also while code is running.
 """
 

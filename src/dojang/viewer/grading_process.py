@@ -1,4 +1,4 @@
-"""Grades recorded responses again, with the task and the data of a run, in a process of its own.
+"""Grades recorded responses again, with the task and the data of a run, in a child process.
 
     python -m dojang.viewer.grading_process CONFIG
 

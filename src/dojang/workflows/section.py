@@ -26,7 +26,7 @@ class WorkflowSection(Section):
     own_parts: ClassVar[tuple[str, ...]] = ()
     """Names of the terms of rewards that the workflow gives, besides those of the task."""
     is_environment: ClassVar[bool] = False
-    """Whether it is an environment: one model, several turns, rewards of its own."""
+    """Whether it is an environment: one model, several turns, its rewards."""
 
     @property
     def advantage_level(self) -> Literal["episode", "turn"]:

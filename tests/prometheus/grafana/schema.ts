@@ -1,4 +1,4 @@
-// The JSON of a dashboard, in Grafana's published types. Each panel has the options of its own type, and panels,
+// The JSON of a dashboard, in Grafana's published types. Each panel has the options of its type, and panels,
 // queries and field settings that Grafana's model leaves open (`Record<string, unknown>`) are closed: a misspelt name
 // is a property too many.
 import type { Dashboard as Model, FieldConfig, FieldConfigSource, Panel, RowPanel } from "@grafana/schema";

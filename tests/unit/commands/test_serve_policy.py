@@ -143,7 +143,7 @@ def test_other_machines_are_served_with_a_token_only() -> None:
 
 @pytest.fixture(scope="module")
 def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any, Path]]:
-    """`dojang serve policy dojang-tiny` in a process of its own."""
+    """`dojang serve policy dojang-tiny` in a child process."""
     folder = tmp_path_factory.mktemp("serve")
     command = [sys.executable, "-m", "dojang", "serve", "policy", "dojang-tiny", "--port", "0", "--record", str(folder)]
     with commands.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -155,7 +155,7 @@ def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str,
 
 @pytest.fixture(scope="module")
 def openenv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The published package, unpacked in a folder of its own: it is not a dependency."""
+    """The published package, unpacked in a separate folder: it is not a dependency."""
     folder = tmp_path_factory.mktemp("openenv")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "0", "--dest", str(folder)]
     done = subprocess.run([*command, OPENENV], capture_output=True, text=True, timeout=PATIENCE_S)

@@ -81,7 +81,7 @@ def _assistant(blocks: list[Mapping[str, Any]], where: str, names: dict[str, str
 
 
 def _user(blocks: list[Mapping[str, Any]], where: str, names: dict[str, str]) -> list[Message]:
-    """Results of tools become messages of their own, before the rest of the text."""
+    """Results of tools become separate messages, before the rest of the text."""
     results, texts = [], []
     for each in blocks:
         if each.get("type") == "text":

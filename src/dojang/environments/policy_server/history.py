@@ -34,7 +34,7 @@ class Place:
     end: int
     """Number of tokens of the stream up to and including the reply."""
     continued: bool = False
-    """Whether a later reply continues the stream; a further one starts a stream of its own, with the same tokens."""
+    """Whether a later reply continues the stream; a further one starts a new stream with the same tokens."""
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -171,7 +171,7 @@ class Session:
         return replace(sampling, seed=sampling.seed + (number + 1) * REQUEST_STREAM, prompt_index=self._place)
 
     def _claim(self, prompt: Prompt, sampling: Sampling) -> Place | None:
-        """Returns the place whose stream the reply will extend; None if it starts a stream of its own, since another
+        """Returns the place whose stream the reply will extend; None if it starts a new stream, since another
         reply continues that place or was sampled differently."""
         place = prompt.place
         if place is None or place.continued or place.sampling != _distribution(sampling):

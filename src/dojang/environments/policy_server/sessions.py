@@ -62,7 +62,7 @@ class RunSessions:
 
 class ServedSessions:
     """Sessions of `dojang serve policy`. The key is TOKEN or TOKEN:NAME; without a name, in the key or the path, every
-    request is a session of its own, which is not recorded."""
+    request is a new session, which is not recorded."""
 
     def __init__(
         self,

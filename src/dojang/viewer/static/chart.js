@@ -7,7 +7,7 @@ import { number, withUnit } from "./text.js";
 
 const STYLES = 8;
 const MARGIN = { top: 8, right: 12, bottom: 24, left: 52 };
-const MARKED = 30; // series with at most so many points in view have a mark at each
+const MARKED = 30; // series with at most this number of points in view have a mark at each
 const POINTS = 2000;
 const SMOOTHED = 20; // shorter series, such as evaluations, are drawn as they are
 
