@@ -13,9 +13,9 @@ from typing import Literal
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
-from dojang.environments.base import Environment, Messages, Reply, Step, StepResult
+from dojang.environments.base import Environment, Messages
 from dojang.environments.repair_feedback import describe_failure
-from dojang.environments.retry import discounted
+from dojang.environments.retry import Retry
 from dojang.environments.section import EnvironmentSection
 from dojang.programs import CallTest, IoTest, Isolation, Judgement
 from dojang.protocols import Task
@@ -51,27 +51,21 @@ class RepairConfig(EnvironmentSection):
         super().check_problems(task, problems)
 
 
-class Repair(Environment):
+class Repair(Retry):
     """One problem, several programs."""
 
     def __init__(self, show_tests: ShowTests, turn_discount: float) -> None:
+        super().__init__(turn_discount=turn_discount)
         self._show_tests = show_tests
-        self._turn_discount = turn_discount
 
     def reset(self, problem: Problem) -> Messages:
         self._problem = problem
         return problem.messages
 
-    async def step(self, reply: Reply) -> StepResult:
-        verdict = await self.grade(reply.text)
-        if verdict.outcome is Outcome.JUDGE_ERROR:
-            return verdict
-        counted = discounted(verdict, self._turn_discount**reply.turn)
-        if verdict.outcome is Outcome.ACCEPTED or reply.turns_left == 0 or reply.cut:
-            return counted
-        return Step(f"{await self._feedback(reply.text, verdict)}\n\n{_ASK}", if_last=counted)
+    async def feedback(self, text: str, verdict: Verdict) -> str:
+        return f"{await self._describe(text, verdict)}\n\n{_ASK}"
 
-    async def _feedback(self, text: str, verdict: Verdict) -> str:
+    async def _describe(self, text: str, verdict: Verdict) -> str:
         if not isinstance(self.task, CodeTask):  # a benchmark of another kind; the training task is checked
             return f"The answer was not accepted: {verdict.outcome.value.replace('_', ' ')}."
         reference = read_reference(self._problem.reference)

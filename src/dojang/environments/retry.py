@@ -13,7 +13,7 @@ from dojang.environments.base import Environment, Reply, Step, StepResult
 from dojang.environments.section import EnvironmentSection
 from dojang.types import Outcome, Verdict
 
-__all__ = ["Retry", "RetryConfig", "discounted"]
+__all__ = ["Retry", "RetryConfig"]
 
 _ASK = "Check your steps and answer again."
 
@@ -34,9 +34,9 @@ class RetryConfig(EnvironmentSection):
 
 
 class Retry(Environment):
-    """One problem, several answers."""
+    """One problem, several answers. A subclass may say more about a wrong one."""
 
-    def __init__(self, *, show_score: bool, turn_discount: float) -> None:
+    def __init__(self, *, show_score: bool = False, turn_discount: float = 1.0) -> None:
         self._show_score = show_score
         self._turn_discount = turn_discount
 
@@ -44,17 +44,20 @@ class Retry(Environment):
         verdict = await self.grade(reply.text)
         if verdict.outcome is Outcome.JUDGE_ERROR:
             return verdict
-        counted = discounted(verdict, self._turn_discount**reply.turn)
+        counted = _discounted(verdict, self._turn_discount**reply.turn)
         if verdict.outcome is Outcome.ACCEPTED or reply.turns_left == 0 or reply.cut:
             return counted
-        return Step(f"{self._feedback(verdict)} {_ASK}", if_last=counted)
+        return Step(await self.feedback(reply.text, verdict), if_last=counted)
 
-    def _feedback(self, verdict: Verdict) -> str:
+    async def feedback(self, text: str, verdict: Verdict) -> str:
+        """Returns what the model is told about an answer that is not accepted."""
         said = "There is no answer in the reply." if verdict.outcome is Outcome.NO_ANSWER else "That is not right."
-        return f"{said} Its reward is {verdict.reward:.3g}." if self._show_score else said
+        if self._show_score:
+            said = f"{said} Its reward is {verdict.reward:.3g}."
+        return f"{said} {_ASK}"
 
 
-def discounted(verdict: Verdict, factor: float) -> Verdict:
+def _discounted(verdict: Verdict, factor: float) -> Verdict:
     """Returns a verdict with a smaller reward; a negative one is not made better."""
     reward = verdict.reward or 0.0
     return replace(verdict, reward=reward * factor) if reward > 0 else verdict

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 from dojang.core.errors import ConfigError
@@ -22,7 +22,7 @@ def schemas_of(tools: Sequence[Callable[..., Any]]) -> list[Mapping[str, object]
     return [_schema(getattr(each, "__func__", each)) for each in tools]
 
 
-@cache
+@lru_cache(maxsize=256)  # an environment may make its tools anew for every episode
 def _schema(function: Callable[..., Any]) -> Mapping[str, object]:
     from transformers.utils.chat_template_utils import get_json_schema
 

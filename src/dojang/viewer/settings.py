@@ -1,11 +1,11 @@
 """Configuration and environment of a run, and the differences between two runs."""
 
 import json
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dojang.core.errors import RunDirError
 from dojang.core.run_files import RunFiles
+from dojang.core.section import flatten
 from dojang.viewer.run_status import read_config, read_object
 
 __all__ = ["compare", "config_reply"]
@@ -19,9 +19,9 @@ def config_reply(files: RunFiles) -> dict[str, Any]:
 
 def compare(first: RunFiles, second: RunFiles) -> dict[str, Any]:
     """Settings and versions in which two runs differ."""
-    sides = [dict(_flat(config_reply(files)["config"])) for files in (first, second)]
+    sides = [dict(flatten(config_reply(files)["config"])) for files in (first, second)]
     for side, files in zip(sides, (first, second), strict=True):
-        side |= {f"environment.{key}": value for key, value in _flat(_last_start(files))}
+        side |= {f"environment.{key}": value for key, value in flatten(_last_start(files))}
     keys = sorted({*sides[0], *sides[1]})
     differences = [
         {"key": key, "a": sides[0].get(key), "b": sides[1].get(key)}
@@ -45,12 +45,3 @@ def _last_start(files: RunFiles) -> dict[str, Any]:
     starts = environment.get("starts") if isinstance(environment, dict) else None
     last = starts[-1] if isinstance(starts, list) and starts and isinstance(starts[-1], dict) else {}
     return {name: value for name, value in last.items() if name not in ("time", "step", "command")}
-
-
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Values by dotted key; lists are values."""
-    if not isinstance(value, Mapping):
-        yield prefix, value
-        return
-    for key, each in value.items():
-        yield from _flat(each, f"{prefix}.{key}" if prefix else str(key))

@@ -8,6 +8,7 @@ import inspect
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -117,19 +118,23 @@ class ChatRenderer:
     def end_of_turn(self, messages: Sequence[Message]) -> int:
         """Returns the token that ends the answer to a prompt: the first special token that the chat template writes
         after an assistant's message, or EOS for plain text. Raises ConfigError if the tokenizer has neither."""
-        found = self._tokenizer.eos_token_id
-        if plain_prompt(messages) is None and self._tokenizer.chat_template is not None:
-            turn = [Message("user", _MARK), Message("assistant", _MARK)]
-            after = self._with_template(turn, generation=False).rpartition(_MARK)[2]
-            special = special_tokens(self._tokenizer)
-            tokens = self._tokenizer.encode(after, add_special_tokens=False)
-            found = next((token for token in tokens if token in special), found)
+        chat = plain_prompt(messages) is None and self._tokenizer.chat_template is not None
+        found = self._end_of_chat_turn if chat else self._tokenizer.eos_token_id
         if not isinstance(found, int):
             raise ConfigError(
                 f"the tokenizer of {self._tokenizer.name_or_path} has no token that ends an answer; set eos_token in "
                 "its tokenizer_config.json"
             )
         return found
+
+    @cached_property
+    def _end_of_chat_turn(self) -> object:
+        """First special token that the chat template writes after an assistant's message, else EOS."""
+        turn = [Message("user", _MARK), Message("assistant", _MARK)]
+        after = self._with_template(turn, generation=False).rpartition(_MARK)[2]
+        special = special_tokens(self._tokenizer)
+        tokens = self._tokenizer.encode(after, add_special_tokens=False)
+        return next((token for token in tokens if token in special), self._tokenizer.eos_token_id)
 
     def continue_chat(
         self, messages: Sequence[Message], reply: Sequence[int], more: Sequence[Message]
