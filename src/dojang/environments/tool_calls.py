@@ -3,7 +3,8 @@
     Qwen2.5, Qwen3, SmolLM2, Hermes    <tool_call>{"name": ..., "arguments": {...}}</tool_call>, or a list of calls
     Llama 3.1 and later                {"name": ..., "parameters": {...}} alone, or after <|python_tag|>
 
-Parsing is exact: a call that is not valid JSON, lacks its name or its arguments is malformed, and the model is told so.
+Parsing is exact: a call that is not valid JSON, lacks its name or its arguments, or has a fence of ``` in the place of the
+tags, is malformed, and the model is told so.
 """
 
 import json
@@ -17,6 +18,7 @@ __all__ = ["MalformedCall", "ToolCall", "parse_calls"]
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _THINKING = re.compile(r"\A.*?</think>", re.DOTALL)
 _PYTHON_TAG = "<|python_tag|>"
+_LAST_BLOCK = re.compile(r"```[a-z]*\n((?:(?!```).)*)```\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +43,26 @@ def parse_calls(reply: str) -> list[ToolCall | MalformedCall]:
     if "<think>" in text:  # thinking that never ended
         return []
     tagged = [match[1] for match in _TAG.finditer(text)]
-    if not tagged:
-        stripped = text.strip()
-        tagged = [stripped.removeprefix(_PYTHON_TAG)] if _is_bare_call(stripped) else []
-    return [call for each in tagged for call in _read(each)]
+    if tagged:
+        return [call for each in tagged for call in _read(each)]
+    stripped = text.strip()
+    if stripped.startswith(_PYTHON_TAG) or _looks_like_call(stripped, "parameters"):
+        return _read(stripped.removeprefix(_PYTHON_TAG))
+    block = _LAST_BLOCK.search(stripped)
+    if _looks_like_call(block[1] if block else stripped, "arguments"):
+        return [MalformedCall(stripped, "must stand between <tool_call> and </tool_call>; write it again like that")]
+    if block and _looks_like_call(block[1], "parameters"):
+        return [MalformedCall(stripped, "must be the JSON object alone, not in a code block; write it again like that")]
+    return []
 
 
-def _is_bare_call(text: str) -> bool:
-    """Whether a reply without tags is a call: an answer in JSON is none."""
-    if text.startswith(_PYTHON_TAG):
-        return True
+def _looks_like_call(text: str, *names: str) -> bool:
+    """Whether text is an object with a name and arguments, under one of these names: another answer in JSON is none."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and found.keys() >= {"name", "parameters"}
+    return isinstance(found, dict) and "name" in found and any(each in found for each in names)
 
 
 def _read(text: str) -> list[ToolCall | MalformedCall]:

@@ -32,6 +32,8 @@ from dojang.types import Message, Outcome, Verdict
         ('<|python_tag|>{"name": "add", "parameters": {"a": 1}}', [ToolCall("add", {"a": 1})]),
         ('{"answer": 4}', []),
         ('{"name": "Ada", "age": 36}', []),
+        ('```json\n{"name": "Ada", "age": 36}\n```', []),
+        ('```json\n{"name": "f", "arguments": {}}\n```\n#### The final answer is 4', []),
         ('<think>I could <tool_call>{"name": "f"}</tool_call></think>No need: 4', []),
         ('<think>I could <tool_call>{"name": "f"}</tool_call>', []),
         ('<think>so</think><tool_call>{"name": "f"}</tool_call>', [ToolCall("f")]),
@@ -55,6 +57,9 @@ def test_calls_are_parsed(reply: str, calls: list[ToolCall]) -> None:
         ('<tool_call>{"name": "f", "arguments": "{"}</tool_call>', "no valid JSON"),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", "is no valid JSON"),
         ("<|python_tag|>print(1)", "is no valid JSON"),
+        ('```json\n{"name": "f", "arguments": {"x": 1}}\n```', "between <tool_call> and </tool_call>"),
+        ('I call it:\n```json\n{"name": "f", "parameters": {}}\n```\n', "not in a code block"),
+        ('{"name": "f", "arguments": {}}', "between <tool_call> and </tool_call>"),
     ],
 )
 def test_malformed_calls_are_told_apart(reply: str, reason: str) -> None:
