@@ -3,8 +3,8 @@
     Qwen2.5, Qwen3, SmolLM2, Hermes    <tool_call>{"name": ..., "arguments": {...}}</tool_call>, or a list of calls
     Llama 3.1 and later                {"name": ..., "parameters": {...}} alone, or after <|python_tag|>
 
-Parsing is exact: a call that is not valid JSON, lacks its name or its arguments, or has a fence of ``` in the place of the
-tags, is malformed, and the model is told so.
+Parsing is exact: a call that is not valid JSON, lacks its name or its arguments, or stands in a code block instead of
+its tags is malformed, and the model is told so.
 """
 
 import json
