@@ -1,19 +1,14 @@
 """Handle of one worker process: starts it, sends it one submission at a time, stops it after any doubt."""
 
-import os
-import socket
-import struct
-import subprocess
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from dojang.judge.checkers import compare, digest_decides
-from dojang.judge.host_capabilities import HostCapabilities, bare_python
+from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.sandbox import messages
-from dojang.judge.sandbox.cleanup import sweep
 from dojang.judge.sandbox.worker import CACHED_TEST_SUITES, digest
+from dojang.judge.supervised_worker import SupervisedWorker, WorkerFailed
 from dojang.programs import CallTest, IoTest, Limits, TestResult, TestSuite, encoded
 from dojang.types import Outcome
 
@@ -23,47 +18,17 @@ _TIMEOUT_S = 300.0
 """Timeout for a worker's next message. A worker sends one every few seconds."""
 
 
-class WorkerFailed(Exception):
-    """The worker, not the program, failed."""
-
-
 class CompileError(Exception):
     """The program does not compile."""
 
 
-class WorkerHandle:
+class WorkerHandle(SupervisedWorker):
     """One worker process. The caller must close it; after WorkerFailed it cannot be used again."""
 
     def __init__(self, host: HostCapabilities) -> None:
         self._host = host
         self._suites: OrderedDict[str, None] = OrderedDict()
-        self._channel, theirs = socket.socketpair()
-        command = bare_python("dojang.judge.sandbox.supervisor:main", str(theirs.fileno()), str(os.getpid()))
-        try:
-            # Popen uses vfork. A fork would copy the page tables of a process as large as a trainer.
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.PIPE,  # closed to end the supervisor: a stopped worker reads no channel
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-                env={name: os.environ[name] for name in ("TMPDIR",) if name in os.environ},
-                process_group=0,  # a Ctrl-C in the terminal is for the trainer, not for judged programs
-            )
-        except OSError as error:
-            self._channel.close()
-            raise WorkerFailed(f"a worker could not be started: {error}") from error
-        finally:
-            theirs.close()
-        self._channel.settimeout(_TIMEOUT_S)
-        try:
-            messages.send(self._channel, host.spec)
-            self._receive()
-        except BaseException as error:
-            self.close()
-            if isinstance(error, messages.Closed | OSError):
-                raise WorkerFailed(f"a worker could not be started: {error}") from error
-            raise
+        super().__init__(host.spec, _TIMEOUT_S)
 
     def judge(
         self, how: dict[str, Any], source: bytes, binary: bytes, suite: TestSuite, stop: str, *, whole: bool = False
@@ -82,7 +47,7 @@ class WorkerHandle:
             pieces += [encoded(test.input if isinstance(test, IoTest) else test.code) for test in suite.tests]
         self._cache_suite(suite.digest)
         try:
-            messages.send(self._channel, header, pieces)
+            messages.send(self.channel, header, pieces)
             answer, shown = self._receive(suite)
         except (messages.Closed, OSError) as error:
             raise WorkerFailed(f"the worker was lost: {type(error).__name__}: {error}") from error
@@ -96,30 +61,11 @@ class WorkerHandle:
         """Run a piece of code in the worker's interactive session (sandbox/session.py). Returns its output, and why
         the interpreter ended, if it did."""
         try:
-            messages.send(self._channel, {"cell": True, "limits": _run_limits(limits)}, [driver, code])
+            messages.send(self.channel, {"cell": True, "limits": _run_limits(limits)}, [driver, code])
             answer, (output,) = self._receive()
         except (messages.Closed, OSError) as error:
             raise WorkerFailed(f"the worker was lost: {type(error).__name__}: {error}") from error
         return output, answer["ended"]
-
-    def close(self) -> None:
-        """Disconnect and wait until the supervisor has removed everything."""
-        self.disconnect()  # closing is not enough if a child of this process inherited the channel
-        self._channel.close()
-        if self._process.stdin:
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.returncode:  # killed, so it could not clean up
-            sweep(self._process.pid)
-
-    def disconnect(self) -> None:
-        """Interrupt a thread that waits for this worker. May be called from another thread."""
-        with suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)
 
     def _suite_header(self, suite: TestSuite) -> dict[str, Any]:
         checker = suite.checker
@@ -149,16 +95,7 @@ class WorkerHandle:
     def _receive(self, suite: TestSuite | None = None) -> tuple[dict[str, Any], list[bytes]]:
         """Return the worker's final message; answer the comparisons it asks for on the way."""
         while True:
-            try:
-                answer, pieces = messages.receive(self._channel)
-            except messages.Closed as error:
-                raise WorkerFailed(f"the worker died: {error}") from error
-            except (ValueError, struct.error) as error:
-                raise WorkerFailed(f"the worker sent an invalid message: {error}") from error
-            except TimeoutError as error:
-                raise WorkerFailed(f"the worker sent nothing for {_TIMEOUT_S:g} s") from error
-            if "broken" in answer:
-                raise WorkerFailed(answer["broken"])
+            answer, pieces = self.receive()
             if "compare" in answer and suite is not None:
                 self._compare(suite, answer["compare"], pieces[0])
             elif "alive" not in answer:
@@ -169,10 +106,10 @@ class WorkerHandle:
         assert isinstance(test, IoTest)
         expected = encoded(test.output)
         if suite.checker.name == "program":
-            messages.send(self._channel, {}, [expected])
+            messages.send(self.channel, {}, [expected])
             return
         difference = compare(suite.checker, expected, output)
-        messages.send(self._channel, {"accepted": difference is None, "detail": difference or ""})
+        messages.send(self.channel, {"accepted": difference is None, "detail": difference or ""})
 
 
 def _run_limits(limits: Limits) -> dict[str, float]:

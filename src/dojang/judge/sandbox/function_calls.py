@@ -25,7 +25,17 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-__all__ = ["CANDIDATE_GONE", "INVALID_TEST", "RAISED", "WRONG", "decode", "encode", "run_assertions", "serve"]
+__all__ = [
+    "CANDIDATE_GONE",
+    "INVALID_TEST",
+    "RAISED",
+    "WRONG",
+    "AssertionRunner",
+    "decode",
+    "encode",
+    "run_assertions",
+    "serve",
+]
 
 WRONG, RAISED, CANDIDATE_GONE, INVALID_TEST = 10, 11, 12, 13
 """Exit codes of the assertion runner: an assertion failed, the candidate raised, the candidate is gone, the test is
@@ -271,7 +281,9 @@ class _Raised(Exception):
     from_candidate = True
 
 
-class _AssertionRunner:
+class AssertionRunner:
+    """The side of the assertions: sends calls to the candidate, and makes handles of its objects."""
+
     def __init__(self, channel: int, handles: Any) -> None:
         self._channel = channel
         self._handles = handles
@@ -350,7 +362,7 @@ def run_assertions(text: bytes, function: str, report: int, channel: int, parts:
         return INVALID_TEST
     os.close(report)
     try:
-        exec(code, parts.names.of_test(code, function, _AssertionRunner(channel, parts.handles).ask))
+        exec(code, parts.names.of_test(code, function, AssertionRunner(channel, parts.handles).ask))
     except AssertionError as error:
         return _exit_with(WRONG, f"assertion failed: {_message_of(error) or _line_of(text, error)}")
     except _ChannelClosed:

@@ -12,7 +12,20 @@ from dataclasses import dataclass
 
 from dojang.judge.sandbox import linux
 
-__all__ = ["HEADERS", "NAMESPACES", "Jail", "enter_namespaces", "open_peak", "wipe"]
+__all__ = [
+    "HEADERS",
+    "MOUNT_POINT",
+    "NAMESPACES",
+    "READ_ONLY",
+    "Jail",
+    "bind_device",
+    "bind_read_only",
+    "enter_namespaces",
+    "map_identity",
+    "open_peak",
+    "show",
+    "wipe",
+]
 
 HEADERS = "/headers"
 """Mount point of the precompiled headers: their real path may be under /tmp, which belongs to the program."""
@@ -24,9 +37,10 @@ NAMESPACES = (
     | linux.CLONE_NEWUTS
     | linux.CLONE_NEWCGROUP
 )
-_MOUNT_POINT = "/sys"  # exists everywhere, and holds nothing a toolchain needs
+MOUNT_POINT = "/sys"
+"""Directory at which a new root is built: it exists everywhere, and holds nothing a toolchain needs."""
 _SCRATCH_OPTIONS = "size=256m,nr_inodes=4096,mode=700"
-_READ_ONLY = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+READ_ONLY = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 _DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
 _KEPT = {  # mount flags that an unprivileged user may not clear, by their statvfs names
     os.ST_NOSUID: linux.MS_NOSUID,
@@ -57,23 +71,23 @@ def enter_namespaces(
 ) -> Jail:
     """Build the new root and move into it. Called in a process cloned into NAMESPACES."""
     if user_namespace:
-        _map_identity(outer_uid, outer_gid)
+        map_identity(outer_uid, outer_gid)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
-    linux.mount("tmpfs", _MOUNT_POINT, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4m,mode=755")
+    linux.mount("tmpfs", MOUNT_POINT, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4m,mode=755")
     for path in readable:
-        _show(path)
+        show(path)
     if headers:
-        _bind_read_only(headers, _MOUNT_POINT + HEADERS)
-    os.makedirs(f"{_MOUNT_POINT}/dev", exist_ok=True)
+        bind_read_only(headers, MOUNT_POINT + HEADERS)
+    os.makedirs(f"{MOUNT_POINT}/dev", exist_ok=True)
     for path in _DEVICES:
-        _bind_device(path)
-    os.makedirs(f"{_MOUNT_POINT}/tmp", exist_ok=True)
+        bind_device(path)
+    os.makedirs(f"{MOUNT_POINT}/tmp", exist_ok=True)
     linux.mount(
-        "tmpfs", f"{_MOUNT_POINT}/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, _SCRATCH_OPTIONS
+        "tmpfs", f"{MOUNT_POINT}/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, _SCRATCH_OPTIONS
     )
     proc = _private_proc()
-    linux.pivot_root(_MOUNT_POINT)
-    linux.mount("none", "/", flags=_READ_ONLY)
+    linux.pivot_root(MOUNT_POINT)
+    linux.mount("none", "/", flags=READ_ONLY)
     return Jail("/tmp", proc, open_peak(proc))
 
 
@@ -87,40 +101,42 @@ def open_peak(proc: int | None) -> int | None:
         return None
 
 
-def _map_identity(uid: int, gid: int) -> None:
+def map_identity(uid: int, gid: int) -> None:
+    """Map the user of this process to user 1000 of its new user namespace."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {uid} 1"), ("gid_map", f"1000 {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
 
 
-def _show(path: str) -> None:
+def show(path: str) -> None:
     """Mount `path` in the new root, including symbolic links on the way."""
     done = "/"
     parts = [part for part in path.split("/") if part]
     while parts:
         here = os.path.join(done, parts.pop(0))
-        there = _MOUNT_POINT + here
+        there = MOUNT_POINT + here
         if os.path.islink(here):
             target = os.readlink(here)
             if not os.path.lexists(there):
                 os.symlink(target, there)
             rest = os.path.normpath(os.path.join(os.path.dirname(here), target, *parts))
-            _show(rest)
+            show(rest)
             return
         if not parts:
-            _bind_read_only(here, there)
+            bind_read_only(here, there)
         elif not os.path.isdir(there):
             os.mkdir(there)
         done = here
 
 
-def _bind_read_only(here: str, there: str) -> None:
+def bind_read_only(here: str, there: str) -> None:
+    """Mount a file or folder read-only, unless a mounted folder contains it already."""
     if not os.path.exists(here) or (os.path.lexists(there) and _covered(there)):
         return
     _make_target(there, directory=os.path.isdir(here))
     _bind(here, there)
     kept = sum(flag for given, flag in _KEPT.items() if os.statvfs(here).f_flag & given)
-    linux.mount("none", there, flags=_READ_ONLY | kept)
+    linux.mount("none", there, flags=READ_ONLY | kept)
 
 
 def _covered(there: str) -> bool:
@@ -142,15 +158,16 @@ def _bind(here: str, there: str) -> None:
         linux.mount(here, there, flags=linux.MS_BIND | linux.MS_REC)
 
 
-def _bind_device(path: str) -> None:
+def bind_device(path: str) -> None:
+    """Mount a character device in the new root."""
     if os.path.exists(path) and stat.S_ISCHR(os.stat(path).st_mode):
-        _make_target(_MOUNT_POINT + path, directory=False)
-        _bind(path, _MOUNT_POINT + path)
+        _make_target(MOUNT_POINT + path, directory=False)
+        _bind(path, MOUNT_POINT + path)
 
 
 def _private_proc() -> int | None:
     """Open this namespace's /proc without giving it a path. None where a container forbids the mount."""
-    target = f"{_MOUNT_POINT}/proc"
+    target = f"{MOUNT_POINT}/proc"
     os.makedirs(target, exist_ok=True)
     try:
         linux.mount("proc", target, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)

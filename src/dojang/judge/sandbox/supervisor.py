@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from dojang.judge.sandbox import cgroups, linux, messages
 from dojang.judge.sandbox.cleanup import make_scratch, remove
@@ -25,7 +25,8 @@ _FIRST_UID, _UIDS = 60706, 477  # a range that no distribution assigns
 
 
 def main() -> None:
-    """`supervisor SOCKET PARENT`: serve the pool at the other end of the socket until it or the worker ends."""
+    """`supervisor SOCKET PARENT [CONNECTION]`: serve the pool at the other end of the socket until it or the worker ends.
+    CONNECTION: socket of a verifier that a shell sandbox serves (untrusted_server.py)."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     try:
         parent = os.pidfd_open(int(sys.argv[2]))
@@ -116,12 +117,16 @@ def _start(
         os.close(go)
         os.read(ready, 1)  # until the control group applies
         os.close(ready)
+        limit = group.limit if group else None
+        if "shell" in spec:
+            _serve_shell(channel, spec["shell"], owner, identity, limit, user_namespace=user_namespace)
         if scratch:
             jail = _plain_jail(spec, scratch)
         else:
             jail = enter_namespaces(spec["readable"], spec["headers"], *owner, user_namespace=user_namespace)
-        _give_up_rights(jail, identity)
-        limit = group.limit if group else None
+        if identity:
+            os.chown(jail.scratch, identity.uid, identity.uid)
+        _give_up_rights(identity)
         Worker(channel, spec, jail, private_user=not scratch or identity is not None, memory_limit=limit).serve()
     except messages.Closed:
         pass
@@ -132,9 +137,29 @@ def _start(
         os._exit(0)
 
 
-def _give_up_rights(jail: Jail, identity: _Identity | None) -> None:
+def _serve_shell(
+    channel: socket.socket,
+    spec: dict[str, Any],
+    owner: tuple[int, int],
+    identity: _Identity | None,
+    limit: int | None,
+    *,
+    user_namespace: bool,
+) -> NoReturn:
+    from dojang.judge.sandbox import untrusted_server  # imported before the jail hides it
+    from dojang.judge.sandbox.shell import ShellWorker
+    from dojang.judge.sandbox.shell_jail import enter_shell_jail
+
+    assert untrusted_server
+    uid = identity.uid if identity else None
+    jail = enter_shell_jail(spec, *owner, uid, user_namespace=user_namespace)
+    _give_up_rights(identity)
+    connection = socket.socket(fileno=int(sys.argv[3])) if len(sys.argv) > 3 else None
+    ShellWorker(channel, jail, limit).serve(connection)
+
+
+def _give_up_rights(identity: _Identity | None) -> None:
     if identity:
-        os.chown(jail.scratch, identity.uid, identity.uid)
         identity.assume()
     linux.drop_capabilities()
     linux.set_undumpable()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from dojang.judge.sandbox.bpf import ALLOW, KILL, SELF, Clause, Filter, Rule, assemble, refuse
 
-__all__ = ["EXEC_FD", "compiler_filter", "native_filter", "python_filters"]
+__all__ = ["EXEC_FD", "compiler_filter", "native_filter", "python_filters", "shell_filter"]
 
 EXEC_FD = 1000
 """Descriptor a native program is executed from. It closes on exec, so the permission works once. It lies above the
@@ -74,6 +74,13 @@ _FORBIDDEN = _names(
     """
 )
 
+_SHELL = """
+    fork vfork execve execveat recvfrom recvmsg setsid setpgid setpriority sched_setaffinity inotify_init inotify_init1
+    memfd_create splice tee vmsplice personality pidfd_open pidfd_send_signal setuid setgid setreuid setregid setresuid
+    setresgid setgroups shmget shmat shmctl msgget msgsnd semget semop mq_open
+"""
+"""Calls that are harmless where processes, files and network are separate."""
+
 _MAKING_CHILDREN = ("clone", "prctl", "prlimit64", "recvmsg", "seccomp")
 
 _SIGNALS = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
@@ -119,6 +126,18 @@ def compiler_filter(architecture: str) -> Filter:
     rules = {name: Rule(refuse(errno.EPERM)) for name in _FORBIDDEN if name not in needed}
     rules["clone"] = Rule(refuse(errno.EPERM), (Clause(((0, _CLONE_NEW, 0),), ALLOW),))
     rules["clone3"] = Rule(refuse(errno.ENOSYS))
+    return assemble(architecture, rules, ALLOW)
+
+
+def shell_filter(architecture: str) -> Filter:
+    """Policy of the commands of a shell sandbox, which has separate processes, files and network. They may start
+    processes, use sockets and send signals within it; not change its namespaces, trace, or use rare kernel interfaces."""
+    allowed = {*_names(_SHELL), *_names("socket socketpair bind listen accept accept4 connect sendto sendmsg")}
+    rules = {name: Rule(refuse(errno.EPERM)) for name in _FORBIDDEN if name not in allowed}
+    rules["clone"] = Rule(refuse(errno.EPERM), (Clause(((0, _CLONE_NEW, 0),), ALLOW),))
+    rules["clone3"] = Rule(refuse(errno.ENOSYS))
+    # Limits of the process itself only: process 1, which enforces the others, has the same user.
+    rules["prlimit64"] = Rule(refuse(errno.EPERM), (Clause(((0, _ALL, 0),), ALLOW), Clause(((0, _ALL, SELF),), ALLOW)))
     return assemble(architecture, rules, ALLOW)
 
 

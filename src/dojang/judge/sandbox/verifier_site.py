@@ -1,0 +1,124 @@
+"""Rules of Python processes of a verifier: no code of the agent runs in them.
+
+    python /app/main.py, python -m module_of_the_agent   the program runs in another sandbox
+    import module_of_the_agent                           the module is imported in another sandbox, and called there
+    import json                                          never the agent's: its folder comes last
+    exec(open("/app/main.py").read()), runpy, conftest   refused
+
+Loaded by sitecustomize in every interpreter of a verifier's sandbox; slow imports are made when they are needed.
+"""
+
+import importlib._bootstrap_external as bootstrap  # type: ignore[import-not-found]
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+__all__ = ["install"]
+
+_RUN = "/opt/dojang/bin/run-untrusted"
+_ARGUMENT = "cmWX"
+"""Options of Python with an argument."""
+_REMEDY = "run the agent's code with run-untrusted, or import its module by name"
+
+
+class _Rules:
+    """The rules for one working directory."""
+
+    def __init__(self, workdir: str) -> None:
+        self._workdir = workdir
+        self._runner: Any = None
+        self._sizes: dict[int, list[str]] | None = None
+        self._load = bootstrap._LoaderBasics.exec_module
+
+    def is_agents(self, path: object) -> bool:
+        return isinstance(path, str) and os.path.realpath(path).startswith(self._workdir + "/")
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> Any:
+        """Find modules in other folders first, wherever the agent's is on sys.path (a finder of sys.meta_path)."""
+        if path is not None:
+            return None
+        others = [each for each in sys.path if each and not self.is_agents(os.path.join(each, "module"))]
+        return bootstrap.PathFinder.find_spec(name, others)
+
+    def exec_module(self, loader: Any, module: ModuleType) -> None:
+        """Import a module; one of the agent's becomes a view of that module in another sandbox."""
+        path = getattr(loader, "path", "")
+        if not self.is_agents(path):
+            self._load(loader, module)
+            return
+        runner = self._connected()
+        where = f"{module.__name__}\n{os.path.realpath(path)}"
+        remote = runner.ask("name", where)
+        names = runner.ask("name", f"{where}\nnames")
+        public = [name for name in names if isinstance(name, str) and not name.startswith("_")]
+        module.__dict__.update(__getattr__=lambda name: runner.ask("get", remote, (name,)), __all__=public)
+
+    def _connected(self) -> Any:
+        if self._runner is None:
+            from dojang.judge.sandbox import function_calls, handles, untrusted_client
+
+            self._connection = untrusted_client.connect({"modules": True})
+            self._runner = function_calls.AssertionRunner(self._connection.fileno(), handles)
+        return self._runner
+
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Refuse to execute code of the agent in this process (an audit hook, which cannot be removed)."""
+        if event == "exec" and self.is_agents(getattr(arguments[0], "co_filename", "")):
+            raise ImportError(f"{arguments[0].co_filename} may not run in a verifier's process; {_REMEDY}")
+        if event == "compile" and arguments[1] == "<string>" and self._is_copied(arguments[0]):
+            raise ImportError(f"a file of the agent may not run in a verifier's process; {_REMEDY}")
+
+    def _is_copied(self, source: object) -> bool:
+        """Whether a source text is the whole of one of the agent's files."""
+        data = source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
+        if not isinstance(data, bytes) or not data.strip():
+            return False
+        if self._sizes is None:
+            self._sizes = {}
+            for top, _, files in os.walk(self._workdir):
+                for path in (os.path.join(top, name) for name in files):
+                    if os.path.isfile(path):
+                        self._sizes.setdefault(os.path.getsize(path), []).append(path)
+        for path in self._sizes.get(len(data), ()):
+            with open(path, "rb") as file:
+                if file.read() == data:
+                    return True
+        return False
+
+    def hand_over_program(self) -> None:
+        """Run the program of this process in another sandbox, if it is the agent's. Does not return then."""
+        words = sys.orig_argv[1:]
+        while words and words[0].startswith("-") and len(words[0]) > 1:
+            option, *words = words
+            letter = next((each for each in option[1:] if each in _ARGUMENT), "")
+            if not option.startswith("--") and letter:
+                given = option.partition(letter)[2] or (words.pop(0) if words else "")
+                if letter == "m":
+                    self._hand_over_module(given)
+                if letter in "cm":
+                    return
+        if not words or words[0] == "-":
+            return
+        if self.is_agents(words[0]) or os.path.realpath(words[0]) == self._workdir:
+            os.execv(_RUN, [_RUN, "python3", *sys.orig_argv[1:]])
+        sys.path.insert(0, os.path.dirname(os.path.realpath(words[0])))  # as without PYTHONSAFEPATH
+
+    def _hand_over_module(self, name: str) -> None:
+        top = name.partition(".")[0]
+        if self.find_spec(top) is None and top not in sys.builtin_module_names:
+            spec = bootstrap.PathFinder.find_spec(top)
+            places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+            if any(self.is_agents(each) or each == self._workdir for each in places):
+                os.execv(_RUN, [_RUN, "python3", *sys.orig_argv[1:]])
+
+
+def install() -> None:
+    """Install the rules in this process."""
+    rules = _Rules(os.path.realpath(os.environ["DOJANG_WORKDIR"]))
+    sys.path.append(os.environ["DOJANG_WORKDIR"])
+    sys.meta_path.insert(sys.meta_path.index(bootstrap.PathFinder), rules)
+    bootstrap._LoaderBasics.exec_module = lambda loader, module: rules.exec_module(loader, module)
+    sys.addaudithook(rules.audit)
+    rules.hand_over_program()
