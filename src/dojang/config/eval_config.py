@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from dojang.core.section import Section
+from dojang.data.agent_tasks import AgentTasksConfig
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.custom import CustomDataConfig
 from dojang.data.episodes import EpisodesConfig
@@ -29,7 +30,8 @@ from dojang.tasks.reward_functions import RewardFunctionsConfig
 __all__ = ["GRADED_BY", "BenchmarkConfig", "Data", "EvalConfig", "SamplingConfig", "Task", "disagreements"]
 
 Data = Annotated[
-    ArithmeticConfig
+    AgentTasksConfig
+    | ArithmeticConfig
     | EpisodesConfig
     | FilesConfig
     | FunctionsConfig
@@ -54,6 +56,7 @@ Task = Annotated[
     Field(discriminator="name"),
 ]
 GRADED_BY: Mapping[str, Mapping[str, str]] = {
+    "agent_tasks": {"name": "environment"},
     "arithmetic": {"name": "answer_line"},
     "episodes": {"name": "environment"},
     "gsm8k": {"name": "answer_line"},

@@ -17,9 +17,16 @@ _NEEDS = {
     "repair": "task.name=code",
     "search": f"{_TOOLS}; workflow.corpus",
     "skyrl_gym": "workflow.python with the package skyrl-gym",
+    "terminal": f"{_TOOLS}; data.name=agent_tasks; Linux with namespaces (dojang doctor)",
     "textarena": "data.name=episodes; workflow.python with the package textarena",
 }
-_TRIAL_DATA = {"custom": "episodes", "frozen_lake": "episodes", "repair": "functions", "textarena": "episodes"}
+_TRIAL_DATA = {
+    "custom": "episodes",
+    "frozen_lake": "episodes",
+    "repair": "functions",
+    "terminal": "agent_tasks",
+    "textarena": "episodes",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dojang.environments.repair import RepairConfig
 from dojang.environments.retry import RetryConfig
 from dojang.environments.search import SearchConfig
 from dojang.environments.skyrl_gym import SkyRlGymConfig
+from dojang.environments.terminal import TerminalConfig
 from dojang.environments.textarena import TextArenaConfig
 
 __all__ = ["EnvironmentConfig"]
@@ -24,6 +25,7 @@ EnvironmentConfig: TypeAlias = (
     | RetryConfig
     | SearchConfig
     | SkyRlGymConfig
+    | TerminalConfig
     | TextArenaConfig
     | CustomEnvironmentConfig
 )

@@ -6,18 +6,19 @@ Every reply extends the token stream of its episode (episode.py). All episodes o
 """
 
 import asyncio
+import reprlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dojang.environments.base import Environment, Reply
+from dojang.environments.base import Environment, Reply, Step
 from dojang.environments.calls import EnvironmentFailed, call_with_limit
 from dojang.environments.episode import Episode
-from dojang.environments.results import as_messages, as_step
+from dojang.environments.results import as_messages, as_step, check_judged
 from dojang.environments.tools import schemas_of
 from dojang.protocols import Renderer, Task, TooLong
-from dojang.types import Group, Problem, Sample
+from dojang.types import Finish, Group, Problem, Sample, Verdict
 from dojang.workflows.batched_turns import TurnBarrier
 from dojang.workflows.grade_with_retries import grade_with_retries, make_group
 from dojang.workflows.section import RolloutPolicy
@@ -119,15 +120,27 @@ class MultiTurn:
         episode.add_step(step)
         if step.done:
             return False
+        finish: Finish | None = None
         if reply.turns_left == 0:
-            episode.stop(f"stopped after workflow.max_turns={self._limits.max_turns}", step.if_last)
+            reason = f"stopped after workflow.max_turns={self._limits.max_turns}"
         elif cut:
-            episode.stop("a reply was cut at max_tokens", step.if_last)
+            reason = "a reply was cut at max_tokens"
         elif not episode.go_on(as_messages(step.messages), renderer):
-            episode.stop("the conversation does not fit the context", step.if_last, finish="length")
+            reason, finish = "the conversation does not fit the context", "length"
         else:
             return True
+        episode.stop(reason, await self._last_verdict(step), finish)
         return False
+
+    async def _last_verdict(self, step: Step) -> Verdict | None:
+        """Returns the verdict that the environment gave for the case that no reply can follow."""
+        if step.if_last is None or isinstance(step.if_last, Verdict):
+            return step.if_last
+        verdict = await self._call(step.if_last)
+        if not isinstance(verdict, Verdict):
+            raise EnvironmentFailed(f"if_last returned {reprlib.repr(verdict)}, where a verdict was expected")
+        check_judged(verdict)
+        return verdict
 
     async def _call(self, method: Callable[..., object], *arguments: object) -> object:
         return await call_with_limit(method, *arguments, timeout_s=self._limits.timeout_s)

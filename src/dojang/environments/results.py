@@ -9,7 +9,7 @@ from dojang.environments.base import Step
 from dojang.environments.calls import EnvironmentFailed
 from dojang.types import Message, Outcome, Verdict
 
-__all__ = ["as_messages", "as_step"]
+__all__ = ["as_messages", "as_step", "check_judged"]
 
 
 def as_messages(found: object) -> tuple[Message, ...]:
@@ -23,6 +23,12 @@ def as_messages(found: object) -> tuple[Message, ...]:
     raise EnvironmentFailed(f"the environment returned {reprlib.repr(found)}, where messages were expected")
 
 
+def check_judged(verdict: Verdict) -> None:
+    """Raises EnvironmentFailed if the judge failed."""
+    if verdict.outcome is Outcome.JUDGE_ERROR:
+        raise EnvironmentFailed(f"its answer could not be graded: {verdict.detail}")
+
+
 def as_step(found: object) -> Step:
     """Returns the result of `step` as a Step. Raises EnvironmentFailed if it is none, or has no finite reward."""
     if isinstance(found, Verdict):
@@ -31,9 +37,9 @@ def as_step(found: object) -> Step:
         found = Step(reward=float(found), done=True)
     elif not isinstance(found, Step):
         found = Step(messages=as_messages(found))
-    for verdict in filter(None, (found.verdict, found.if_last)):
-        if verdict.outcome is Outcome.JUDGE_ERROR:
-            raise EnvironmentFailed(f"its answer could not be graded: {verdict.detail}")
+    for verdict in (found.verdict, found.if_last):
+        if isinstance(verdict, Verdict):
+            check_judged(verdict)
     numbers = {"reward": float(found.reward), **{name: float(value) for name, value in found.parts.items()}}
     if bad := [f"{name} {value}" for name, value in numbers.items() if not math.isfinite(value)]:
         raise EnvironmentFailed(f"step returned {', '.join(bad)}, which is not a finite number")

@@ -14,7 +14,6 @@ from dojang.types import Message
 __all__ = ["ToolEnvironment", "schemas_of", "shortened"]
 
 _MOST_CHARS = 4000
-"""Longest result of a tool; longer ones are cut in the middle."""
 
 
 def schemas_of(tools: Sequence[Callable[..., Any]]) -> list[Mapping[str, object]]:
@@ -40,6 +39,9 @@ def _schema(function: Callable[..., Any]) -> Mapping[str, object]:
 class ToolEnvironment(Environment):
     """Calls the tools that a reply asks for, and sends back their results. A reply without tool calls is the answer."""
 
+    most_chars = _MOST_CHARS
+    """Longest result of a tool; longer ones are cut in the middle."""
+
     async def step(self, reply: Reply) -> StepResult:
         calls = parse_calls(reply.text)
         if not calls:
@@ -64,7 +66,8 @@ class ToolEnvironment(Environment):
         except TypeError as error:
             return Message("tool", f"error: {call.name}: {error}", call.name)
         found = await (tool if inspect.iscoroutinefunction(tool) else partial(in_thread, tool))(**call.arguments)
-        return Message("tool", shortened(str(await found if inspect.isawaitable(found) else found)), call.name)
+        text = str(await found if inspect.isawaitable(found) else found)
+        return Message("tool", shortened(text, self.most_chars), call.name)
 
 
 def shortened(text: str, most: int = _MOST_CHARS) -> str:

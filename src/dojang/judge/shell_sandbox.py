@@ -3,6 +3,7 @@
 Needs isolation by namespaces: commands start processes, which only a PID namespace ends for certain.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,10 +15,11 @@ from dojang.judge.sandbox import messages
 from dojang.judge.sandbox.file_tree import FileTree, TreeLimits
 from dojang.judge.sandbox.output_ends import cut_middle
 from dojang.judge.sandbox.process_group import GroupLimits
+from dojang.judge.sandbox.shell_jail import SYSTEM
 from dojang.judge.supervised_worker import SupervisedWorker, WorkerFailed
 from dojang.programs import Isolation
 
-__all__ = ["FilesTooLarge", "ShellLimits", "ShellOutput", "ShellSandbox", "shell_spec"]
+__all__ = ["FilesTooLarge", "ShellLimits", "ShellOutput", "ShellSandbox", "shell_spec", "visible_paths"]
 
 _START_S = 300.0
 """Longest time without a message, beyond the wall time of a command."""
@@ -89,6 +91,11 @@ def shell_spec(host: HostCapabilities, role: Role, workdir: str, limits: ShellLi
         "disk": limits.disk_mb << 20,
     }
     return {"isolation": Isolation.NAMESPACES, "cgroup": not host.features["cgroups"], "shell": shell}
+
+
+def visible_paths(host: HostCapabilities) -> list[str]:
+    """List the files and folders of this machine that commands can read."""
+    return [*SYSTEM, *(os.path.realpath(each) for each in (*SYSTEM, *host.python.readable))]
 
 
 class ShellSandbox(SupervisedWorker):

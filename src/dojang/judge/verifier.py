@@ -22,11 +22,14 @@ from dojang.judge.sandbox.shell_jail import LOGS, TESTS
 from dojang.judge.shell_sandbox import FilesTooLarge, ShellLimits, ShellOutput, ShellSandbox
 from dojang.judge.supervised_worker import WorkerFailed
 
-__all__ = ["VerifierRun", "VerifierVerdict", "verify_files"]
+__all__ = ["Verifier", "VerifierRun", "VerifierVerdict"]
 
 _SHOWN = 2000
 _MOST_RUNS, _MOST_AT_ONCE = 1000, 8
-_PYTEST = ("python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", TESTS, "-c", "/dev/null", TESTS)
+_PYTEST = (
+    *("PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python3", "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+    *("--rootdir", TESTS, "-c", "/dev/null", TESTS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +59,57 @@ class VerifierVerdict:
     detail: str = ""
 
 
-def verify_files(host: HostCapabilities, run: VerifierRun) -> VerifierVerdict:
-    """Run a verifier. One that fails or writes no reward is a reward of 0. Raises WorkerFailed if it could not run."""
-    deadline = time.monotonic() + run.limits.wall_s
-    sandbox = ShellSandbox(host, "verifier", run.workdir, run.limits)
-    runs = _UntrustedRuns(host, run, deadline)
-    try:
-        sandbox.put(run.workdir, run.files)
-        sandbox.put(TESTS, run.tests)
-        sandbox.ask({"verb": "listen"})
-        with _receive_listener(sandbox.channel) as listener:
-            argv = ("/bin/bash", f"{TESTS}/test.sh") if run.is_script else ("/usr/bin/env", *_PYTEST)
-            sandbox.start(argv, _SHOWN, variables=run.variables)
-            while sandbox.channel not in select.select([sandbox.channel, listener], [], [])[0]:
-                runs.accept(listener)
-        ended = sandbox.finish(_SHOWN)
-        runs.close()
-        if run.is_script:
-            return _written_reward(sandbox, ended)
-    finally:
-        runs.close()
-        sandbox.close()
-    return VerifierVerdict(float(ended.status == 0 and not ended.killed), detail=_describe(ended))
+class Verifier:
+    """One run of a verifier. May be closed from another thread."""
+
+    def __init__(self, host: HostCapabilities, run: VerifierRun) -> None:
+        self._host = host
+        self._run = run
+        self._lock = threading.Lock()
+        self._sandbox: ShellSandbox | None = None
+        self._closed = False
+
+    def verify(self) -> VerifierVerdict:
+        """Run the verifier. One that fails or writes no reward is a reward of 0. Raises WorkerFailed if it could not
+        run."""
+        run = self._run
+        sandbox = ShellSandbox(self._host, "verifier", run.workdir, run.limits)
+        runs = _UntrustedRuns(self._host, run, time.monotonic() + run.limits.wall_s)
+        try:
+            with self._lock:
+                self._sandbox = sandbox
+                if self._closed:
+                    raise WorkerFailed("the verifier was closed")
+            ended = _run_tests(sandbox, run, runs)
+            runs.close()
+            if run.is_script:
+                return _written_reward(sandbox, ended)
+        finally:
+            with self._lock:
+                self._sandbox = None
+            runs.close()
+            sandbox.close()
+        return VerifierVerdict(float(ended.status == 0 and not ended.killed), detail=_describe(ended))
+
+    def close(self) -> None:
+        """End the run, wherever it is."""
+        with self._lock:
+            self._closed = True
+            if self._sandbox is not None:
+                self._sandbox.disconnect()
+
+
+def _run_tests(sandbox: ShellSandbox, run: VerifierRun, runs: "_UntrustedRuns") -> ShellOutput:
+    """Run the tests; serve the runs of the agent's code that they ask for."""
+    sandbox.put(run.workdir, run.files)
+    sandbox.put(TESTS, run.tests)
+    sandbox.ask({"verb": "listen"})
+    with _receive_listener(sandbox.channel) as listener:
+        argv = ("/bin/bash", f"{TESTS}/test.sh") if run.is_script else ("/usr/bin/env", *_PYTEST)
+        sandbox.start(argv, _SHOWN, variables=run.variables)
+        while sandbox.channel not in select.select([sandbox.channel, listener], [], [])[0]:
+            runs.accept(listener)
+    return sandbox.finish(_SHOWN)
 
 
 class _UntrustedRuns:

@@ -33,7 +33,9 @@ class _Modules:
         for folder in (os.path.dirname(home) if package else home, os.getcwd()):
             if folder not in sys.path:
                 sys.path.append(folder)
-        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[home] if package else None)
+        spec = importlib.util.spec_from_file_location(
+            name, file, submodule_search_locations=[home] if package else None
+        )
         if spec is None or spec.loader is None:
             raise ImportError(f"{file} is no Python module")
         module = importlib.util.module_from_spec(spec)

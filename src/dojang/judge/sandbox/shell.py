@@ -9,7 +9,7 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +73,10 @@ class ShellWorker:
                 ends = OutputEnds(request["output"])
                 argv, variables = request["argv"], request["environment"]
                 end = self.run(argv, variables, request["folder"], limits, {1: ends}, self._channel.fileno())
-                return {"status": end.status, "killed": end.killed, "total": ends.total}, (ends.head, ends.tail)
+                return {"status": end.status, "killed": end.killed, "total": ends.total}, (
+                    bytes(ends.head),
+                    bytes(ends.tail),
+                )
             case "get":
                 kill_all()
                 try:
@@ -131,7 +134,9 @@ class ShellWorker:
             for pair in pipes.values():
                 os.close(pair[1])
                 opened.remove(pair[1])
-            return self._watch(pid, group, limits, {pipes[number][0]: ends for number, ends in outputs.items()}, control)
+            return self._watch(
+                pid, group, limits, {pipes[number][0]: ends for number, ends in outputs.items()}, control
+            )
         finally:
             kill_all()
             for each in opened:
@@ -164,21 +169,13 @@ class ShellWorker:
                 os.set_blocking(each, False)
         poller.register(control, _POLLRDHUP)
         try:
-            while True:
-                ready = {each for each, _ in poller.poll(1000 * _POLL_S)}
-                if control in ready:
-                    raise messages.Closed("the other side of the sandbox is gone")
-                for each in ready & set(outputs):
-                    if not _drain(each, outputs[each]):
-                        poller.unregister(each)
-                if handle in ready:
-                    break
-                if killed := limits.exceeded(group.used()):
-                    return CommandEnd(-signal.SIGKILL, killed)
+            killed = _wait(poller, handle, control, outputs, lambda: limits.exceeded(group.used()))
         finally:
             os.close(handle)
+        if killed:
+            return CommandEnd(-signal.SIGKILL, killed)
         _, status = os.waitpid(pid, 0)
-        kill_all()  # the pipes end here, whoever else held them
+        kill_all()  # the pipes end here, whichever process held them
         for each, ends in outputs.items():
             while _drain(each, ends):
                 pass
@@ -186,6 +183,23 @@ class ShellWorker:
         if code == -signal.SIGXCPU:
             return CommandEnd(code, f"it ran for more than {limits.cpu_s:g} s of CPU time")
         return CommandEnd(code, "")
+
+
+def _wait(
+    poller: select.poll, handle: int, control: int, outputs: Mapping[int, OutputEnds], exceeded: Callable[[], str]
+) -> str:
+    """Read outputs until the process `handle` ends. Returns the limit that was exceeded before."""
+    while True:
+        ready = {each for each, _ in poller.poll(1000 * _POLL_S)}
+        if control in ready:
+            raise messages.Closed("the other side of the sandbox is gone")
+        for each in ready & set(outputs):
+            if not _drain(each, outputs[each]):
+                poller.unregister(each)
+        if handle in ready:
+            return ""
+        if killed := exceeded():
+            return killed
 
 
 def _drain(file: int, ends: OutputEnds) -> bool:

@@ -17,11 +17,31 @@ from typing import Any
 from dojang.judge.sandbox import linux
 from dojang.judge.sandbox.jail import MOUNT_POINT, READ_ONLY, bind_device, bind_read_only, map_identity, show
 
-__all__ = ["LIBRARY", "LOGS", "TESTS", "UNTRUSTED_SOCKET", "ShellJail", "enter_shell_jail", "shell_environment"]
+__all__ = [
+    "LIBRARY",
+    "LOGS",
+    "SYSTEM",
+    "TESTS",
+    "UNTRUSTED_SOCKET",
+    "ShellJail",
+    "enter_shell_jail",
+    "shell_environment",
+]
 
 TESTS, LOGS, UNTRUSTED_SOCKET = "/tests", "/logs/verifier", "/run/untrusted/socket"
 LIBRARY = "/opt/dojang"
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs")
+SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ssl/certs",
+)
+"""Files of this machine that commands can read."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 _PRIVATE = linux.MS_NOSUID | linux.MS_NODEV
@@ -77,7 +97,7 @@ def enter_shell_jail(
     workdir, role = str(spec["workdir"]), str(spec["role"])
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("tmpfs", MOUNT_POINT, "tmpfs", _PRIVATE, "size=4m,mode=755")
-    for path in (*_SYSTEM, *spec["readable"]):
+    for path in (*SYSTEM, *spec["readable"]):
         if os.path.exists(path):
             show(path)
     _write_library(spec, role)
@@ -151,8 +171,11 @@ def _write_library(spec: Mapping[str, Any], role: str) -> None:
 
 def _replace_interpreters(real: str) -> None:
     """Put the verifier's launcher in the place of every Python interpreter, so that none starts without its rules."""
+    os.makedirs(f"{MOUNT_POINT}{_REAL}/bin")
     bind_read_only(real, f"{MOUNT_POINT}{_REAL}/bin/python")
-    os.symlink(os.path.join(os.path.dirname(os.path.dirname(real)), "lib"), f"{MOUNT_POINT}{_REAL}/lib")  # $ORIGIN/../lib
+    os.symlink(
+        os.path.join(os.path.dirname(os.path.dirname(real)), "lib"), f"{MOUNT_POINT}{_REAL}/lib"
+    )  # $ORIGIN/../lib
     found = {real, *(os.path.realpath(each) for place in _INTERPRETERS for each in glob.glob(place))}
     for path in found:
         if os.path.isfile(path) and os.path.exists(MOUNT_POINT + path):

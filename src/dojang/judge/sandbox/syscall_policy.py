@@ -131,7 +131,7 @@ def compiler_filter(architecture: str) -> Filter:
 
 def shell_filter(architecture: str) -> Filter:
     """Policy of the commands of a shell sandbox, which has separate processes, files and network. They may start
-    processes, use sockets and send signals within it; not change its namespaces, trace, or use rare kernel interfaces."""
+    processes, use sockets and send signals within it; not change namespaces, trace, or use rare kernel interfaces."""
     allowed = {*_names(_SHELL), *_names("socket socketpair bind listen accept accept4 connect sendto sendmsg")}
     rules = {name: Rule(refuse(errno.EPERM)) for name in _FORBIDDEN if name not in allowed}
     rules["clone"] = Rule(refuse(errno.EPERM), (Clause(((0, _CLONE_NEW, 0),), ALLOW),))

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["serve_connection"]
 
 _MOST_OUTPUT = 8 << 20
-_DRIVER = f"import sys; sys.path.insert(0, '{LIBRARY}/lib'); from dojang.judge.sandbox.module_server import main; main()"
+_DRIVER = (
+    f"import sys; sys.path.insert(0, '{LIBRARY}/lib'); from dojang.judge.sandbox.module_server import main; main()"
+)
 
 
 def serve_connection(

@@ -8,7 +8,7 @@
 Loaded by sitecustomize in every interpreter of a verifier's sandbox; slow imports are made when they are needed.
 """
 
-import importlib._bootstrap_external as bootstrap  # type: ignore[import-not-found]
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from typing import Any
 
 __all__ = ["install"]
 
+bootstrap: Any = importlib.import_module("importlib._bootstrap_external")
 _RUN = "/opt/dojang/bin/run-untrusted"
 _ARGUMENT = "cmWX"
 """Options of Python with an argument."""
@@ -33,7 +34,10 @@ class _Rules:
         self._load = bootstrap._LoaderBasics.exec_module
 
     def is_agents(self, path: object) -> bool:
-        return isinstance(path, str) and os.path.realpath(path).startswith(self._workdir + "/")
+        """Whether a path, such as that of a code object, is in the agent's folder."""
+        if not isinstance(path, str) or (path.startswith("<") and not os.path.exists(path)):
+            return False
+        return os.path.realpath(path).startswith(self._workdir + "/")
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> Any:
         """Find modules in other folders first, wherever the agent's is on sys.path (a finder of sys.meta_path)."""
