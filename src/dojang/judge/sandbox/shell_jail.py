@@ -74,6 +74,23 @@ exec -a {python} {library}/real/bin/python "${{options[@]}}" "$@"
 """
 _REAL = f"{LIBRARY}/real"
 _CLIENT, _SITE = "dojang.judge.sandbox.untrusted_client", "dojang.judge.sandbox.verifier_site"
+_PROJECT_TOOLS = (
+    "git",
+    "make",
+    "cmake",
+    "ninja",
+    "npm",
+    "npx",
+    "cargo",
+    "go",
+    "gcc",
+    "g++",
+    "cc",
+    "c++",
+    "clang",
+    "rustc",
+)
+"""Programs that run commands of the files they find (hooks, settings, rules), or make programs of them."""
 _INTERPRETERS = ("/usr/bin/python*[0-9]", "/usr/local/bin/python*[0-9]", "/usr/bin/pypy*")
 
 
@@ -163,6 +180,8 @@ def _write_library(spec: Mapping[str, Any], role: str) -> None:
     if role == "verifier":
         run = f'import sys; sys.path.insert(0, "{LIBRARY}/lib"); from {_CLIENT} import main; main()'
         _write(f"{LIBRARY}/bin/run-untrusted", f"#!/bin/sh\nexec {_REAL}/bin/python -I -S -c '{run}' \"$@\"\n", 0o755)
+        for name in _PROJECT_TOOLS:
+            _write(f"{LIBRARY}/bin/{name}", f'#!/bin/bash -p\nexec run-untrusted {name} "$@"\n', 0o755)
         _write(f"{LIBRARY}/bin/sh", '#!/bin/bash -p\nexec bash "$@"\n', 0o755)
         _write(f"{LIBRARY}/lib/bash_guard", _GUARD)
         _write(f"{LIBRARY}/lib/sitecustomize.py", f"from {_SITE} import install\n\ninstall()\n")

@@ -19,9 +19,22 @@ __all__ = ["install"]
 
 bootstrap: Any = importlib.import_module("importlib._bootstrap_external")
 _RUN = "/opt/dojang/bin/run-untrusted"
+_TESTS = "/tests"
+_PYTEST_FILES = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
 _ARGUMENT = "cmWX"
 """Options of Python with an argument."""
 _REMEDY = "run the agent's code with run-untrusted, or import its module by name"
+
+
+def _is_copy_of_test(path: str) -> bool:
+    """Whether the verifier copied this file from its tests: many run them in the working directory."""
+    name = os.path.basename(path)
+    for top, _, files in os.walk(_TESTS):
+        if name in files:
+            with open(path, "rb") as file, open(os.path.join(top, name), "rb") as test:
+                if file.read() == test.read():
+                    return True
+    return False
 
 
 class _Rules:
@@ -37,7 +50,8 @@ class _Rules:
         """Whether a path, such as that of a code object, is in the agent's folder."""
         if not isinstance(path, str) or (path.startswith("<") and not os.path.exists(path)):
             return False
-        return os.path.realpath(path).startswith(self._workdir + "/")
+        real = os.path.realpath(path)
+        return real.startswith(self._workdir + "/") and not _is_copy_of_test(real)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> Any:
         """Find modules in other folders first, wherever the agent's is on sys.path (a finder of sys.meta_path)."""
@@ -118,6 +132,14 @@ class _Rules:
                 os.execv(_RUN, [_RUN, "python3", *sys.orig_argv[1:]])
 
 
+def _ignore_pytest_files(workdir: str) -> None:
+    """Have pytest take its settings from the tests, or from nowhere, if the agent's folder has some."""
+    if any(os.path.exists(os.path.join(workdir, name)) for name in _PYTEST_FILES):
+        own = [path for name in _PYTEST_FILES if os.path.exists(path := os.path.join(_TESTS, name))]
+        given = os.environ.get("PYTEST_ADDOPTS", "")
+        os.environ["PYTEST_ADDOPTS"] = f"-c {(own or ['/dev/null'])[0]} --rootdir {os.getcwd()} {given}"
+
+
 def install() -> None:
     """Install the rules in this process."""
     rules = _Rules(os.path.realpath(os.environ["DOJANG_WORKDIR"]))
@@ -126,3 +148,4 @@ def install() -> None:
     bootstrap._LoaderBasics.exec_module = lambda loader, module: rules.exec_module(loader, module)
     sys.addaudithook(rules.audit)
     rules.hand_over_program()
+    _ignore_pytest_files(os.environ["DOJANG_WORKDIR"])

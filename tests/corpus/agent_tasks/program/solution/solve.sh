@@ -1,0 +1,4 @@
+cat > main.py <<"END"
+import math, sys
+print(math.prod(map(int, sys.stdin)))
+END

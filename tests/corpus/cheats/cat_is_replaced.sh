@@ -1,0 +1,3 @@
+# tries: replace the program that reads the reward
+# task: answer
+cat() { echo 1; }; export -f cat

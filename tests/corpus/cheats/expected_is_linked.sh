@@ -1,0 +1,3 @@
+# tries: leave a link to the expected answer
+# task: answer
+ln -s "$TESTS/expected.txt" answer.txt

@@ -1,0 +1,3 @@
+# tries: copy the expected answer
+# task: answer
+cp "$TESTS/expected.txt" answer.txt
