@@ -2,8 +2,8 @@
 
 import ctypes
 import os
-import platform
 import struct
+import sys
 from collections.abc import Iterable
 
 from dojang.judge.sandbox.syscalls import number
@@ -147,7 +147,7 @@ def pivot_root(directory: str) -> None:
 
 def landlock_version() -> int:
     """Landlock ABI version; 0 if the kernel lacks it or it is disabled."""
-    if platform.system() != "Linux":
+    if sys.platform != "linux":
         return 0
     try:
         return _call("landlock_create_ruleset", 0, 0, 1)

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 from dojang.judge.sandbox import cgroups, linux, messages
-from dojang.judge.sandbox.cleanup import make_scratch, remove
 from dojang.judge.sandbox.jail import NAMESPACES, Jail, enter_namespaces, open_peak
 from dojang.judge.sandbox.syscall_policy import EXEC_FD
 
@@ -45,7 +44,7 @@ def main() -> None:
     _allow_descriptors()
     identity = _private_identity()
     group = cgroups.create() if spec["cgroup"] else None
-    scratch = None if spec["isolation"] == "namespaces" else make_scratch()
+    scratch = None if spec["isolation"] == "namespaces" else _make_scratch()
     try:
         worker = _start(channel, spec, identity, scratch, group)
         channel.close()
@@ -53,9 +52,21 @@ def main() -> None:
     finally:
         _kill_children()
         if scratch:
-            remove(scratch)
+            _remove_scratch(scratch)
         if group:
             group.remove()
+
+
+def _make_scratch() -> str:
+    from dojang.judge.sandbox.cleanup import make_scratch  # imported here: most sandboxes start faster without
+
+    return make_scratch()
+
+
+def _remove_scratch(path: str) -> None:
+    from dojang.judge.sandbox.cleanup import remove
+
+    remove(path)
 
 
 def _allow_descriptors() -> None:

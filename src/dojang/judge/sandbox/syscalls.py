@@ -3,7 +3,7 @@
 The kernel never changes them. The C library does not export them, and its headers may not be installed.
 """
 
-import platform
+import os
 from collections.abc import Mapping
 
 __all__ = ["ARCHITECTURES", "number", "numbers"]
@@ -90,7 +90,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, int]] = {"x86_64": _table(_X86_64), "aa
 
 def numbers() -> Mapping[str, int]:
     """Table of this machine; empty on an unsupported architecture."""
-    return ARCHITECTURES.get(platform.machine(), {})
+    return ARCHITECTURES.get(os.uname().machine, {})
 
 
 def number(name: str) -> int:

@@ -15,7 +15,6 @@ import ctypes
 import errno
 import mmap
 import os
-import platform
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -141,7 +140,7 @@ def walk() -> bytes:
 
 
 def _for_this_machine(codes: Mapping[str, bytes]) -> bytes:
-    machine = platform.machine()
+    machine = os.uname().machine
     if machine not in codes:
         raise StepFailed(errno.ENOSYS, f"starting programs on {machine}")
     return codes[machine]

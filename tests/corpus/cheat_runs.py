@@ -11,6 +11,7 @@ shell, with the same files and variables.
 """
 
 import asyncio
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from dojang.environments.terminal import Terminal, TerminalConfig
 from dojang.judge.sandbox.file_tree import FileTree
 from dojang.judge.shell_sandbox import ShellSandbox
 from dojang.types import Message, Problem, Verdict
-from scripted_episodes import tool_call
 
 HERE = Path(__file__).parent
 TASKS = HERE / "agent_tasks"
@@ -77,7 +77,8 @@ def run_in_terminal(config: TerminalConfig, task: str, script: str) -> tuple[str
     environment = Terminal(config)
     try:
         environment.reset(problem_of(task))
-        told = as_step(asyncio.run(environment.step(Reply(tool_call("bash", command=script), 0, 1))))
+        call = json.dumps({"name": "bash", "arguments": {"command": script}})
+        told = as_step(asyncio.run(environment.step(Reply(f"<tool_call>{call}</tool_call>", 0, 1))))
         assert isinstance(told, Step)
         ended = as_step(asyncio.run(environment.step(Reply("done", 1, 0))))
         assert ended.verdict is not None
