@@ -67,9 +67,9 @@ class AgentTask:
         """Digest of all that decides a reward."""
         found = hashlib.sha256(repr((self.instruction, self.workdir, self.verifier_timeout_s)).encode())
         found.update(repr((sorted(self.variables.items()), sorted(self.verifier_variables.items()))).encode())
-        for group in (self.files, self.tests):
+        for number, group in enumerate((self.files, self.tests)):
             for name, file in sorted(group.items()):
-                found.update(repr((name, file.executable, hashlib.sha256(file.content).digest())).encode())
+                found.update(repr((number, name, file.executable, hashlib.sha256(file.content).digest())).encode())
         return found.hexdigest()
 
 
