@@ -23,4 +23,14 @@ def test_the_settings_of_a_command_go_together(words: list[str]) -> None:
 
 def test_every_shipped_environment_has_a_command() -> None:
     named = {word.partition("=")[2] for words in TRAIN for word in words if word.startswith("workflow.name=")}
-    assert named >= {"calculator", "custom", "python_tool", "repair", "retry", "search", "skyrl_gym", "textarena"}
+    assert named >= {
+        "calculator",
+        "custom",
+        "python_tool",
+        "repair",
+        "retry",
+        "search",
+        "skyrl_gym",
+        "terminal",
+        "textarena",
+    }

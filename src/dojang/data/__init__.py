@@ -11,6 +11,7 @@ in_memory              rows given in Python: lists of dicts, data frames, tables
 prompt_completion      custom rows for supervised fine-tuning
 prepared               rows written by `dojang data prepare`
 reasoning_gym, reasoning_gym_process          generated puzzles, and the process that makes them
+agent_tasks, agent_task                       task folders for agents with a terminal
 custom                 a user's function
 code_contests, deepcoder, deepmath, humaneval, livecodebench, math500, mbpp    published datasets
 prepare_rows           published dataset -> prepared rows

@@ -16,6 +16,7 @@ repair          program repair with the judge's feedback (repair_feedback)
 retry           further tries after a wrong answer
 calculator      a tool for exact arithmetic (exact_arithmetic)
 python_tool     a sandboxed Python interpreter as a tool
+terminal        a sandboxed shell as a tool; the task's verifier gives the reward
 search          search over a corpus as a tool (bm25)
 frozen_lake     FrozenLake, without other packages (lake_maps)
 skyrl_gym       environments of SkyRL-Gym (skyrl_gym_tasks, its adapter)

@@ -5,10 +5,15 @@ Pool (in the trainer's process)
   byte_cache.py         LRU cache of compiled programs and test suites
   worker_pool.py        threads and queue: one worker process per thread, lanes served in turn
   worker_handle.py      one worker process: start, send a submission, stop
+  supervised_worker.py  a worker process under its supervisor: start, messages, end
   python_session.py     interactive Python session in a separate worker
   host_capabilities.py  isolation, compiler and interpreter found on this machine
   languages.py          the languages: cpp17, cpp20, python3
   checkers.py           comparison of a program's output with the expected output
+
+Agents with a shell
+  shell_sandbox.py      a sandbox for shell commands, with files copied in and out
+  verifier.py           runs a task's verifier apart from the agent's code
 
 Sandbox (other processes)
   sandbox/limits.py     CPU, idle and memory limits of judged programs; sandbox/__init__.py maps the rest

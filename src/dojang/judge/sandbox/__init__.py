@@ -13,6 +13,17 @@ Limits and runs
   cleanup.py             removes scratch directories and cgroups of dead supervisors
   messages.py            messages between pool and worker
 
+Shell sandboxes and verifiers of agents
+  shell_jail.py          root file system of a shell sandbox
+  shell.py               its worker: commands, files in and out
+  process_group.py       limits of all processes of a sandbox together
+  file_tree.py           copies of folders that untrusted programs have filled
+  output_ends.py         beginning and end of long outputs
+  verifier_site.py       rules of Python processes of a verifier: no code of the agent runs in them
+  untrusted_client.py    a verifier's way to run the agent's code in another sandbox
+  untrusted_server.py    that sandbox's side
+  module_server.py       program that imports the agent's modules there
+
 Isolation
   jail.py                namespaces: private root, scratch directory, no network
   syscall_policy.py      seccomp policies: allowed system calls
