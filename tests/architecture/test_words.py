@@ -21,7 +21,7 @@ SECTIONS = (
 )
 SETTING = re.compile(rf"`[^`\n]*?(?<![\w.])((?:{SECTIONS.replace(' ', '|')})(?:\.[a-z_][a-z_0-9]*)+)(?![\w(/])[^`\n]*`")
 COMMAND = re.compile(r"(?:\$ )?dojang ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
-FILES = (".py", ".md", ".parquet", ".jsonl", ".gz")
+FILES = (".py", ".md", ".parquet", ".jsonl", ".gz", ".toml")
 
 
 def docstrings(path: Path) -> list[str]:

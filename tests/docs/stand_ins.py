@@ -141,6 +141,11 @@ class StandIns:
             self._copy(self.finished / "run", self.folder / "runs" / rest.partition("/")[0])
         elif top == "my-model":
             self._copy(self.finished / "model", self.folder / top)
+        elif top == "my-tasks":
+            for name in ("one", "two"):
+                (self.folder / top / name / "tests").mkdir(parents=True)
+                (self.folder / top / name / "instruction.md").write_text("Write 42 to answer.txt.")
+                (self.folder / top / name / "tests" / "test.sh").write_text("echo 0 > /logs/verifier/reward.txt")
         elif rest and (self.library / top).is_dir():
             self._copy(self.library / top, self.folder / top)
 

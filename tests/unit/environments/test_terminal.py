@@ -204,6 +204,17 @@ for use in (lambda: exec(open("/app/solution.py").read()), lambda: runpy.run_pat
     assert found.reward == 1.0, found.detail
 
 
+def test_settings_of_pytest_come_from_the_tests() -> None:
+    """By pytest alone, without a test.sh; settings of the agent in any folder have no effect."""
+    host = TerminalConfig(python=sys.executable).host()
+    tests = tree(**{"test_it.py": "import solution\n\n\ndef test_it():\n    assert solution.two() == 2\n"})
+    ini = "[pytest]\naddopts = --collect-only\n"
+    for answer in (2, 3):
+        files = tree(**{"solution.py": f"def two():\n    return {answer}\n", "pytest.ini": ini, "a/pytest.ini": ini})
+        found = Verifier(host, VerifierRun(tests, files, "/app", ShellLimits())).verify()
+        assert found.reward == float(answer == 2), found.detail
+
+
 def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the sandbox of the agent's code: the verifier would take its failure for a wrong answer."""
     real = ShellSandbox.__init__

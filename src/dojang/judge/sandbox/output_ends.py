@@ -13,7 +13,7 @@ class OutputEnds:
         self._most = most
         self.head = bytearray()
         self.tail = bytearray()
-        """What follows the head, without the middle that was dropped."""
+        """The end, after the head and the middle that was dropped."""
         self.total = 0
 
     def add(self, piece: bytes) -> None:

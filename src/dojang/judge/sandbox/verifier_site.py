@@ -134,7 +134,7 @@ class _Rules:
 
 def _ignore_pytest_files(workdir: str) -> None:
     """Have pytest take its settings from the tests, or from nowhere, if the agent's folder has some."""
-    if any(os.path.exists(os.path.join(workdir, name)) for name in _PYTEST_FILES):
+    if any(name in files for _, _, files in os.walk(workdir) for name in _PYTEST_FILES):
         own = [path for name in _PYTEST_FILES if os.path.exists(path := os.path.join(_TESTS, name))]
         given = os.environ.get("PYTEST_ADDOPTS", "")
         os.environ["PYTEST_ADDOPTS"] = f"-c {(own or ['/dev/null'])[0]} --rootdir {os.getcwd()} {given}"
