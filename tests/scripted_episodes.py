@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from dojang.environments.section import EnvironmentSection
 from dojang.protocols import Task
 from dojang.types import Message, Outcome, Problem, Sample, Sampling, Verdict
 from dojang.workflows.chat_renderer import ChatRenderer
-from dojang.workflows.section import RolloutPolicy
+from dojang.workflows.section import RolloutPolicy, WorkflowSection
 from scripted_engine import ScriptedEngine
 
 TOOL_TEMPLATE = (
@@ -39,7 +38,7 @@ def tool_call(name: str, **arguments: object) -> str:
 
 def play(
     tokenizer: PreTrainedTokenizerBase,
-    section: EnvironmentSection,
+    section: WorkflowSection,
     replies: Sequence[str] | Callable[[str], str],
     *,
     task: Task | None = None,

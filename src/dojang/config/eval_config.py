@@ -17,6 +17,7 @@ from dojang.data.prompt_completion import PromptCompletionConfig
 from dojang.data.reasoning_gym import ReasoningGymConfig
 from dojang.data.tiny_functions import FunctionsConfig
 from dojang.data.tiny_programs import TinyProgramsConfig
+from dojang.data.verifiers import VerifiersDataConfig
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
 from dojang.tasks.custom import CustomTaskConfig
@@ -40,6 +41,7 @@ Data = Annotated[
     | PromptCompletionConfig
     | ReasoningGymConfig
     | TinyProgramsConfig
+    | VerifiersDataConfig
     | CustomDataConfig,
     Field(discriminator="name"),
 ]
@@ -64,6 +66,7 @@ GRADED_BY: Mapping[str, Mapping[str, str]] = {
     "tiny_programs": {"name": "code", "language": "python3"},
     "prompt_completion": {"name": "exact_match"},
     "reasoning_gym": {"name": "reasoning_gym"},
+    "verifiers": {"name": "environment"},
 }
 """Task that grades a dataset, if that follows from its name."""
 

@@ -62,10 +62,12 @@ class AgentConfig(WorkflowSection):
     def make(
         self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int, *, batch_turns: bool = True
     ) -> Workflow:
-        from dojang.environments.agent_workflow import AgentWorkflow  # loads a web server
+        from dojang.environments.agent_workflow import AgentWorkflow, agent_of  # loads a web server
 
         (policy,) = policies.values()
-        return AgentWorkflow(self, task, policy, group_size=group_size, lockstep=batch_turns and self.lockstep)
+        return AgentWorkflow(
+            self, agent_of(self), task, policy, group_size=group_size, lockstep=batch_turns and self.lockstep
+        )
 
     def make_eval(self, task: Task, policy: RolloutPolicy, group_size: int) -> Workflow:
         ignoring = self.model_copy(update={"client_sampling": "ignore"})  # no trainer depends on it

@@ -7,10 +7,11 @@ recorded, counted as a judge error, and never trained on.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias
 
 from dojang.core.section import load_object
 from dojang.environments.agent import AgentConfig
@@ -29,7 +30,7 @@ from dojang.workflows.batched_turns import TurnBarrier
 from dojang.workflows.grade_with_retries import grade_with_retries, make_group
 from dojang.workflows.section import RolloutPolicy
 
-__all__ = ["MODEL", "AgentClient", "AgentWorkflow"]
+__all__ = ["MODEL", "AgentClient", "AgentWorkflow", "RunAgent", "agent_of"]
 
 MODEL = "policy"
 """Name of the model in the API."""
@@ -55,18 +56,35 @@ class AgentClient:
         return f"{self.base_url}/sessions/{self.api_key}/reward"
 
 
+RunAgent: TypeAlias = Callable[[Problem, AgentClient], Awaitable[object]]
+"""Runs one agent; returns a Step, an answer that the task grades, a number, or None if it posted its reward."""
+
+
+class AgentLimits(Protocol):
+    """Settings that all sections of agents have."""
+
+    @property
+    def max_turns(self) -> int: ...
+    @property
+    def max_concurrent(self) -> int: ...
+    @property
+    def client_sampling(self) -> Literal["refuse", "ignore"]: ...
+
+
 class AgentWorkflow:
     """The agent Workflow."""
 
     def __init__(
-        self, config: AgentConfig, task: Task, policy: RolloutPolicy, *, group_size: int, lockstep: bool
+        self,
+        config: AgentLimits,
+        run_agent: RunAgent,
+        task: Task,
+        policy: RolloutPolicy,
+        *,
+        group_size: int,
+        lockstep: bool,
     ) -> None:
-        self._config, self._task, self._policy, self._group_size = config, task, policy, group_size
-        self._run_agent: Callable[[Problem, AgentClient], Awaitable[object]] = (
-            self._program
-            if config.command
-            else self._function(load_object(str(config.make_with), "workflow.make_with"))
-        )
+        self._run_agent, self._task, self._policy, self._group_size = run_agent, task, policy, group_size
         self._rules = SessionRules(config.max_turns, config.client_sampling)
         self._barrier = TurnBarrier() if lockstep else None
         self._slots = asyncio.Semaphore(config.max_concurrent)
@@ -134,23 +152,26 @@ class AgentWorkflow:
             raise EnvironmentFailed(f"the agent returned {found!r:.80}, which is neither a reward nor an answer")
         return step
 
-    def _function(self, agent: Callable[..., Any]) -> Callable[[Problem, AgentClient], Awaitable[object]]:
-        options, timeout_s = self._config.options, self._config.timeout_s
 
-        async def run(problem: Problem, client: AgentClient) -> object:
-            return await call_with_limit(called, problem, client, timeout_s=timeout_s)
+def agent_of(config: AgentConfig) -> RunAgent:
+    """Returns the agent of a section: its function, or its program."""
+    if config.command:
+        return partial(run_program, config)
+    return _function(load_object(str(config.make_with), "workflow.make_with"), config.options, config.timeout_s)
 
-        if inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(getattr(agent, "__call__", None)):  # noqa: B004
 
-            async def called(problem: Problem, client: AgentClient) -> object:
-                return await agent(problem, client, **options)
-        else:
+def _function(agent: Callable[..., Any], options: Mapping[str, Any], timeout_s: float) -> RunAgent:
+    async def run(problem: Problem, client: AgentClient) -> object:
+        return await call_with_limit(called, problem, client, timeout_s=timeout_s)
 
-            def called(problem: Problem, client: AgentClient) -> object:  # type: ignore[misc]
-                return agent(problem, client, **options)
+    if inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(getattr(agent, "__call__", None)):  # noqa: B004
 
-        called.__qualname__ = getattr(agent, "__qualname__", repr(agent))
-        return run
+        async def called(problem: Problem, client: AgentClient) -> object:
+            return await agent(problem, client, **options)
+    else:
 
-    async def _program(self, problem: Problem, client: AgentClient) -> object:
-        return await run_program(self._config, problem, client)
+        def called(problem: Problem, client: AgentClient) -> object:  # type: ignore[misc]
+            return agent(problem, client, **options)
+
+    called.__qualname__ = getattr(agent, "__qualname__", repr(agent))
+    return run

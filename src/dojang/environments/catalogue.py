@@ -19,6 +19,7 @@ _NEEDS = {
     "skyrl_gym": "workflow.python with the package skyrl-gym",
     "terminal": f"{_TOOLS}; data.name=agent_tasks; Linux with namespaces (dojang doctor)",
     "textarena": "data.name=episodes; workflow.python with the package textarena",
+    "verifiers": "data.name=verifiers with data.taskset.id; data.python with the package verifiers",
 }
 _TRIAL_DATA = {
     "custom": "episodes",
@@ -26,6 +27,7 @@ _TRIAL_DATA = {
     "repair": "functions",
     "terminal": "agent_tasks",
     "textarena": "episodes",
+    "verifiers": "verifiers",
 }
 
 

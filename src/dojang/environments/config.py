@@ -13,6 +13,7 @@ from dojang.environments.search import SearchConfig
 from dojang.environments.skyrl_gym import SkyRlGymConfig
 from dojang.environments.terminal import TerminalConfig
 from dojang.environments.textarena import TextArenaConfig
+from dojang.environments.verifiers import VerifiersConfig
 
 __all__ = ["EnvironmentConfig"]
 
@@ -27,5 +28,6 @@ EnvironmentConfig: TypeAlias = (
     | SkyRlGymConfig
     | TerminalConfig
     | TextArenaConfig
+    | VerifiersConfig
     | CustomEnvironmentConfig
 )

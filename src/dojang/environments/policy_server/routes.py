@@ -83,8 +83,7 @@ class _Routes:
         """Returns the endpoint that samples a reply."""
 
         async def ask(request: Request) -> Response:
-            session = self._session(request)
-            body = await _read(request)
+            session, body = await self._session_and_body(request)
             wanted = api.read(body)
             reply = await cancel_on_disconnect(request, session.ask(wanted))
             if read_flag(body, "stream"):
@@ -117,6 +116,19 @@ class _Routes:
         session.end("a client ended it without a reward")
         self._gate.ended(session)
         return JSONResponse({"ended": True})
+
+    async def _session_and_body(self, request: Request) -> tuple[Session, Mapping[str, Any]]:
+        """Returns the session and the body. Only the body of a request with a known key is read, unless a session may
+        be named by the model."""
+        try:
+            return self._session(request), await _read(request)
+        except RequestRefused as error:
+            if error.status != 401 or not self._gate.by_model:
+                raise
+            body = await _read(request)
+            if (session := self._gate.by_model.get(str(body.get("model")))) is None:
+                raise
+            return session, body
 
     def _session(self, request: Request, *, new: bool = True) -> Session:
         given = request.headers.get("authorization", "")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from dojang.core.errors import ConfigError
 from dojang.core.http_service import HttpServer, address_of, open_listener
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class LocalServer:
 
     def __init__(self, make: Callable[[], "Starlette"]) -> None:
         self._make = make
+        self._port = 0
+        """Port of the last time: clients that live longer keep a pool of connections for every address."""
         self._users = 0
         self._started: asyncio.Future[str] | None = None
         self._stop: asyncio.Event | None = None
@@ -59,10 +62,19 @@ class LocalServer:
 
     async def _run(self, started: "asyncio.Future[str]", stop: asyncio.Event) -> None:
         try:
-            async with serving(self._make(), "127.0.0.1", 0) as url:
+            async with serving(self._make(), "127.0.0.1", self._free_port()) as url:
+                self._port = int(url.rpartition(":")[2])
                 started.set_result(url)
                 await stop.wait()
         except Exception as error:  # every user gets it
             if started.done():
                 raise
             started.set_exception(error)
+
+    def _free_port(self) -> int:
+        """Returns the port of the last time, or 0 if another process has it now."""
+        try:
+            open_listener("127.0.0.1", self._port).close()
+        except ConfigError:
+            return 0
+        return self._port

@@ -5,7 +5,7 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -24,6 +24,10 @@ class Gate(Protocol):
     def find(self, key: str, name: str | None, *, new: bool = True) -> Session:
         """Session of a request, from its API key or the name in its path; `new`: it may begin with this request. Raises
         RequestRefused."""
+
+    @property
+    def by_model(self) -> Mapping[str, Session]:
+        """Sessions that a request may also name by its model."""
 
     def ended(self, session: Session) -> None:
         """Called when a request has ended a session."""
@@ -55,6 +59,11 @@ class RunSessions:
             return self._open[name or key]
         except KeyError:
             raise _unauthorized() from None
+
+    @property
+    def by_model(self) -> Mapping[str, Session]:
+        """All, by their keys: verifiers keeps a pool of connections for every API key, but not for every model."""
+        return self._open
 
     def ended(self, session: Session) -> None:
         """The workflow takes its result."""
@@ -90,6 +99,11 @@ class ServedSessions:
         session = self._open[name][0] if name in self._open else self._make()
         self._open[name] = (session, time.monotonic())
         return session
+
+    @property
+    def by_model(self) -> Mapping[str, Session]:
+        """None: names of models are free here."""
+        return {}
 
     def _named(self, key: str) -> str:
         """Returns the name of a session in a key, which may be empty. Raises RequestRefused for a wrong token."""
