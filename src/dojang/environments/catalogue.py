@@ -13,6 +13,7 @@ _NEEDS = {
     "calculator": _TOOLS,
     "custom": "workflow.make_with",
     "frozen_lake": "data.name=episodes",
+    "openenv": "data.name=episodes; workflow.urls or workflow.app; workflow.python with the package openenv",
     "python_tool": f"{_TOOLS}; a machine that judges programs (dojang judge selftest)",
     "repair": "task.name=code",
     "search": f"{_TOOLS}; workflow.corpus",
@@ -24,6 +25,7 @@ _NEEDS = {
 _TRIAL_DATA = {
     "custom": "episodes",
     "frozen_lake": "episodes",
+    "openenv": "episodes",
     "repair": "functions",
     "terminal": "agent_tasks",
     "textarena": "episodes",

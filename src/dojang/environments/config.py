@@ -6,6 +6,7 @@ from dojang.environments.agent import AgentConfig
 from dojang.environments.calculator import CalculatorConfig
 from dojang.environments.custom import CustomEnvironmentConfig
 from dojang.environments.frozen_lake import FrozenLakeConfig
+from dojang.environments.openenv import OpenEnvConfig
 from dojang.environments.python_tool import PythonToolConfig
 from dojang.environments.repair import RepairConfig
 from dojang.environments.retry import RetryConfig
@@ -21,6 +22,7 @@ EnvironmentConfig: TypeAlias = (
     AgentConfig
     | CalculatorConfig
     | FrozenLakeConfig
+    | OpenEnvConfig
     | PythonToolConfig
     | RepairConfig
     | RetryConfig

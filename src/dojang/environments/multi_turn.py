@@ -38,6 +38,8 @@ class EpisodeLimits:
     max_turns: int
     timeout_s: float
     """Longest time of a call of `reset` or `step`."""
+    max_concurrent: int | None = None
+    """Largest number of episodes at a time."""
 
 
 class MultiTurn:
@@ -60,26 +62,40 @@ class MultiTurn:
         self._limits = limits
         self._group_size = group_size
         self._barrier = TurnBarrier() if lockstep else None
+        self._slots = None if limits.max_concurrent is None else asyncio.Semaphore(limits.max_concurrent)
 
     async def run(self, problem: Problem, prompt_index: int) -> Group:
         played = await asyncio.gather(*(self._play(problem, prompt_index, index) for index in range(self._group_size)))
         return make_group(problem, prompt_index, [sample for samples in played for sample in samples])
 
     async def _play(self, problem: Problem, prompt_index: int, index: int) -> list[Sample]:
+        """Plays one episode, when it may begin. The next one begins before this one leaves the barrier: which episodes
+        take their turns together must not depend on time."""
+        if self._slots is not None:
+            await self._slots.acquire()
+        with nullcontext() if self._barrier is None else self._barrier.active():
+            try:
+                return await self._episode(problem, prompt_index, index)
+            finally:
+                if self._slots is not None:
+                    self._slots.release()
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+
+    async def _episode(self, problem: Problem, prompt_index: int, index: int) -> list[Sample]:
         """Plays one episode. A failure of the environment becomes a sample without a reward."""
         episode = Episode(index, self._policy.sampling.temperature)
-        with nullcontext() if self._barrier is None else self._barrier.active():
-            environment: Environment | None = None
-            try:
-                environment, renderer = await self._start(problem, episode)
-                for turn in range(self._limits.max_turns):
-                    if not await self._turn(environment, renderer, episode, prompt_index, turn):
-                        break
-            except EnvironmentFailed as error:
-                episode.fail(f"{problem.id}: {error}")
-            finally:
-                if environment is not None:
-                    await self._close(environment, episode)
+        environment: Environment | None = None
+        try:
+            environment, renderer = await self._start(problem, episode)
+            for turn in range(self._limits.max_turns):
+                if not await self._turn(environment, renderer, episode, prompt_index, turn):
+                    break
+        except EnvironmentFailed as error:
+            episode.fail(f"{problem.id}: {error}")
+        finally:
+            if environment is not None:
+                await self._close(environment, episode)
         return episode.samples()
 
     async def _start(self, problem: Problem, episode: Episode) -> tuple[Environment, Renderer]:

@@ -102,10 +102,10 @@ class RolloutProcess:
                 pass
         return number, answer
 
-    async def run(self, timeout_s: float, **fields: object) -> dict[str, Any]:
-        """Plays a rollout; returns its answer. Raises RolloutFailed. Ends the process if it hangs."""
+    async def call(self, action: str, timeout_s: float, **fields: object) -> dict[str, Any]:
+        """Sends a request after the start; returns its answer. Raises RolloutFailed. Ends the process if it hangs."""
         await self._answer(self.started, START_S, f"did not start within {START_S:g} s")
-        number, answer = self._send("run", {"timeout_s": timeout_s, **fields})
+        number, answer = self._send(action, {"timeout_s": timeout_s, **fields})
         try:
             return await self._answer(answer, timeout_s + _GRACE_S, f"answered nothing for {timeout_s + _GRACE_S:g} s")
         except asyncio.CancelledError:

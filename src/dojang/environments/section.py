@@ -35,6 +35,11 @@ class EnvironmentSection(WorkflowSection):
     def advantage_level(self) -> Credit:
         return self.credit
 
+    @property
+    def limits(self) -> EpisodeLimits:
+        """Limits of its episodes."""
+        return EpisodeLimits(self.max_turns, self.timeout_s)
+
     def environment(self) -> Environment:
         """Creates the environment of an episode."""
         raise NotImplementedError
@@ -47,7 +52,7 @@ class EnvironmentSection(WorkflowSection):
             self.environment,
             task,
             policy,
-            EpisodeLimits(self.max_turns, self.timeout_s),
+            self.limits,
             group_size=group_size,
             lockstep=batch_turns and self.lockstep,
         )

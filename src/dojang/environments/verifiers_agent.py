@@ -27,7 +27,8 @@ def run_episode(config: "VerifiersConfig") -> Callable[[Problem, "AgentClient"],
             found = (
                 await rollout_processes(python, ADAPTER, options)
                 .get()
-                .run(
+                .call(
+                    "run",
                     config.timeout_s,
                     task=config.task_of(problem),
                     base_url=client.base_url,

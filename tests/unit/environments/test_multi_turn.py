@@ -258,6 +258,33 @@ def test_slow_environments_do_not_wait_for_each_other(play: Play) -> None:
     assert time.monotonic() - started < 64 * 0.2, "they sleep at the same time"
 
 
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_few_episodes_at_a_time(tokenizer: PreTrainedTokenizerBase, problem: Problem, lockstep: bool) -> None:
+    playing: set[int] = set()
+    most = []
+
+    class Counted(Environment):
+        def reset(self, problem: Problem) -> str:
+            playing.add(id(self))
+            most.append(len(playing))
+            return "begin"
+
+        def step(self, reply: Reply) -> StepResult:
+            return "go on" if reply.turn < 2 else 1.0
+
+        def close(self) -> None:
+            playing.discard(id(self))
+
+    policy = RolloutPolicy(
+        ScriptedEngine(tokenizer, lambda *_: "reply"), ChatRenderer(tokenizer, context=512, max_tokens=20), SAMPLING
+    )
+    limits = EpisodeLimits(5, 60.0, max_concurrent=2)
+    workflow = MultiTurn(Counted, ExactTask(), policy, limits, group_size=7, lockstep=lockstep)
+    group = asyncio.run(workflow.run(problem, 0))
+    assert len(group.samples) == 7
+    assert max(most) == 2
+
+
 def test_replies_of_a_batch_are_sampled_together(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> None:
     order = []
 

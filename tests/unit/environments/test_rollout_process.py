@@ -67,13 +67,13 @@ def processes(adapter: str) -> Iterator[RolloutProcesses]:
 
 
 def run(processes: RolloutProcesses, text: str, timeout_s: float = 60.0) -> dict[str, Any]:
-    return asyncio.run(processes.get().run(timeout_s, text=text))
+    return asyncio.run(processes.get().call("run", timeout_s, text=text))
 
 
 def test_rollouts_overlap(processes: RolloutProcesses) -> None:
     async def both() -> list[dict[str, Any]]:
         process = processes.get()
-        return await asyncio.gather(process.run(60.0, text="meet"), process.run(60.0, text="come"))
+        return await asyncio.gather(process.call("run", 60.0, text="meet"), process.call("run", 60.0, text="come"))
 
     assert [each["detail"] for each in asyncio.run(both())] == ["meet", "come"]
 
@@ -90,7 +90,7 @@ def test_a_rollout_that_raises_or_takes_too_long_fails_alone(processes: RolloutP
 
 def test_a_cancelled_rollout_leaves_the_process(processes: RolloutProcesses) -> None:
     async def given_up() -> None:
-        await asyncio.wait_for(processes.get().run(600.0, text="sleep"), 1.0)
+        await asyncio.wait_for(processes.get().call("run", 600.0, text="sleep"), 1.0)
 
     before = run(processes, "a")["pid"]
     with pytest.raises(TimeoutError):
@@ -127,8 +127,8 @@ def test_orphans_end_with_a_killed_trainer(adapter: str, tmp_path: Path) -> None
         "import asyncio, sys, time\n"
         "from dojang.environments.rollout_process import RolloutProcesses\n"
         f"process = RolloutProcesses(sys.executable, {adapter!r}, {{}}).get()\n"
-        "print(int(asyncio.run(process.run(60.0, text='child'))['reward']), flush=True)\n"
-        "print(asyncio.run(process.run(60.0, text='a'))['pid'], flush=True)\n"
+        "print(int(asyncio.run(process.call('run', 60.0, text='child'))['reward']), flush=True)\n"
+        "print(asyncio.run(process.call('run', 60.0, text='a'))['pid'], flush=True)\n"
         "time.sleep(600)\n"
     )
     trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -151,10 +151,10 @@ def test_what_cannot_start_says_why(adapter: str, tmp_path: Path) -> None:
         RolloutProcess(str(tmp_path / "nothing"), adapter, {})
     process = RolloutProcess(sys.executable, adapter, {})
     with pytest.raises(RolloutFailed, match="cannot be sent"):
-        asyncio.run(process.run(60.0, text=object()))
+        asyncio.run(process.call("run", 60.0, text=object()))
     process.close()
     with pytest.raises(RolloutFailed, match="was ended"):
-        asyncio.run(process.run(60.0, text="a"))
+        asyncio.run(process.call("run", 60.0, text="a"))
 
 
 def gone(pid: int, within_s: float = 60.0) -> bool:
