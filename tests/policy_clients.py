@@ -1,15 +1,18 @@
 """A policy server with a scripted or random engine, and clients of it, for tests."""
 
 import copy
+import json
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import openai
 from transformers import PreTrainedTokenizerBase
 
+from dojang.environments.episode import Episode
 from dojang.environments.policy_server.routes import make_app
 from dojang.environments.policy_server.server import serving
 from dojang.environments.policy_server.session import ClientSampling, Session, SessionRules
@@ -104,3 +107,40 @@ async def served(
             headers = {"authorization": f"Bearer {key}"}
             async with client, httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as http:
                 yield Served(url, key, session, client, http)
+
+
+async def talk_openai(at: Served, seed: int, turns: int = 10) -> None:
+    """Ten requests of OpenAI's client, which sends back messages as the client library parsed them."""
+    chance = random.Random(seed)
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "what is 3 + 4?"}]
+    for _ in range(turns):
+        reply = await at.client.chat.completions.create(model="policy", messages=messages, tools=[WEATHER])  # type: ignore[list-item]
+        message = reply.choices[0].message
+        if message.tool_calls:
+            # As frameworks do it: other white space, no content, arguments parsed and written again.
+            calls = [each.model_dump() for each in message.tool_calls]
+            for each in calls:
+                each["function"]["arguments"] = json.dumps(json.loads(each["function"]["arguments"]), indent=1)
+            messages.append({"role": "assistant", "content": message.content, "tool_calls": calls})
+            messages += [{"role": "tool", "tool_call_id": each["id"], "content": "sunny\n"} for each in calls]
+        else:
+            messages.append(message.model_dump(exclude_none=True))
+            messages.append({"role": "user", "content": chance.choice(["go on", [{"type": "text", "text": "é?"}]])})
+
+
+def check(engine: RandomEngine, session: Session, *, streams: int | None) -> None:
+    """Asserts that every prompt and every reply is a part of a recorded stream; `streams` is their number, if known."""
+    episode = Episode(0, 1.0)
+    episode.add_streams(session.streams)
+    samples = episode.samples()
+    assert streams is None or len(samples) == streams
+    found = [tuple(sample.tokens.tolist()) for sample in samples]
+    for prompt in engine.prompts:
+        assert any(stream[: len(prompt)] == prompt for stream in found)
+    replies = [turn for sample in samples for turn in sample.turns if turn.role == "assistant"]
+    assert len(replies) == len(engine.prompts), "every reply is trained once"
+    for sample in samples:
+        assert (sample.logprobs[sample.mask] < 0).all()
+        assert (sample.logprobs[~sample.mask] == 0).all()
+        for span in sample.spans:
+            assert sample.mask[span.start : span.end].all()

@@ -1,39 +1,16 @@
 """Conversations over the APIs of OpenAI and Anthropic: the engine and the trainer see the same tokens."""
 
 import asyncio
-import json
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.environments.episode import Episode
-from dojang.environments.policy_server.session import Session
 from dojang.types import Completion, Sampling
-from policy_clients import WEATHER, RandomEngine, Served, policy_of, served, with_tools
+from policy_clients import RandomEngine, Served, check, policy_of, served, talk_openai, with_tools
 
 Talk = Callable[[Served, int], Any]
-
-
-async def talk_openai(at: Served, seed: int, turns: int = 10) -> None:
-    """Ten requests of OpenAI's client, which sends back messages as the client library parsed them."""
-    chance = random.Random(seed)
-    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "what is 3 + 4?"}]
-    for _ in range(turns):
-        reply = await at.client.chat.completions.create(model="policy", messages=messages, tools=[WEATHER])  # type: ignore[list-item]
-        message = reply.choices[0].message
-        if message.tool_calls:
-            # As frameworks do it: other white space, no content, arguments parsed and written again.
-            calls = [each.model_dump() for each in message.tool_calls]
-            for each in calls:
-                each["function"]["arguments"] = json.dumps(json.loads(each["function"]["arguments"]), indent=1)
-            messages.append({"role": "assistant", "content": message.content, "tool_calls": calls})
-            messages += [{"role": "tool", "tool_call_id": each["id"], "content": "sunny\n"} for each in calls]
-        else:
-            messages.append(message.model_dump(exclude_none=True))
-            messages.append({"role": "user", "content": chance.choice(["go on", [{"type": "text", "text": "é?"}]])})
 
 
 async def talk_anthropic(at: Served, seed: int, turns: int = 10) -> None:
@@ -50,24 +27,6 @@ async def talk_anthropic(at: Served, seed: int, turns: int = 10) -> None:
         assert (reply["stop_reason"] == "tool_use") == bool(uses)
         results = [{"type": "tool_result", "tool_use_id": each["id"], "content": "sunny"} for each in uses]
         messages.append({"role": "user", "content": results or "go on"})
-
-
-def check(engine: RandomEngine, session: Session, *, streams: int) -> None:
-    """Asserts that every prompt and every reply is a part of a recorded stream."""
-    episode = Episode(0, 1.0)
-    episode.add_streams(session.streams)
-    samples = episode.samples()
-    assert len(samples) == streams
-    found = [tuple(sample.tokens.tolist()) for sample in samples]
-    for prompt in engine.prompts:
-        assert any(stream[: len(prompt)] == prompt for stream in found)
-    replies = [turn for sample in samples for turn in sample.turns if turn.role == "assistant"]
-    assert len(replies) == len(engine.prompts), "every reply is trained once"
-    for sample in samples:
-        assert (sample.logprobs[sample.mask] < 0).all()
-        assert (sample.logprobs[~sample.mask] == 0).all()
-        for span in sample.spans:
-            assert sample.mask[span.start : span.end].all()
 
 
 @pytest.mark.parametrize("talk", [talk_openai, talk_anthropic])
