@@ -13,14 +13,15 @@ PROMETHEUS := $(VENV)/prometheus/usr/bin/prometheus
 CHROMIUM := $(VENV)/chromium/usr/lib/chromium/chromium-headless-shell
 BROWSERS := chromium chromium-headless-shell chromium-browser google-chrome
 GRAFANA := $(VENV)/grafana/.ready
+CHAT_TEMPLATES := $(VENV)/chat-templates/.ready
 VENV_VLLM := .venv-vllm
 READY_VLLM := $(VENV_VLLM)/.ready
 VENV_TRL := .venv-trl
 READY_TRL := $(VENV_TRL)/.ready
 VENV_RAY := .venv-ray
 READY_RAY := $(VENV_RAY)/.ready
-VENV_ENVIRONMENTS := .venv-environments
-READY_ENVIRONMENTS := $(VENV_ENVIRONMENTS)/.ready
+# Packages of environments exclude each other: each has its own.
+READY_ENVIRONMENTS := .venv-environments/.ready .venv-verifiers/.ready .venv-openenv/.ready
 VENV_SAGEMAKER := .venv-sagemaker
 READY_SAGEMAKER := $(VENV_SAGEMAKER)/.ready
 
@@ -33,7 +34,7 @@ done > $$(echo $(1)/lib/python*/site-packages)/base.pth
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: grafana-if-reachable help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-browser test-ray test-sagemaker test-trl test-vllm test-environments prometheus chromium grafana check bench docs clean
+.PHONY: grafana-if-reachable help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-browser test-ray test-sagemaker test-trl test-vllm test-environments prometheus chat-templates chromium grafana check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -89,6 +90,14 @@ $(PROMETHEUS): | $(READY)
 	dpkg -x $(VENV)/apt/prometheus_*.deb $(VENV)/prometheus && rm -rf $(VENV)/apt
 	@touch $@
 
+chat-templates: $(CHAT_TEMPLATES)  ## fetch published chat templates for tests: those in TRL's package, unpacked into .venv
+
+$(CHAT_TEMPLATES): tests/with_trl/requirements.txt | $(READY)
+	rm -rf $(@D) && mkdir -p $(@D)
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(@D) "$$(grep '^trl==' $<)"
+	cd $(@D) && ../bin/python -m zipfile -e trl-*.whl . && rm trl-*.whl
+	@touch $@
+
 test-browser: chromium  ## run the tests of `dojang view` and `dojang report` in a browser
 	$(BIN)/python -m pytest tests/browser
 
@@ -134,13 +143,17 @@ $(READY_VLLM): pyproject.toml constraints.txt tests/vllm/requirements.txt
 	$(VENV_VLLM)/bin/python tests/vllm/name_vllm.py
 	@touch $@
 
-test-environments: $(READY) $(READY_ENVIRONMENTS)  ## run the tests of others' environments, such as TextArena's games
+test-environments: $(READY)  ## run the tests of others' environments: TextArena, SkyRL-Gym, verifiers, OpenEnv
+	@$(MAKE) --keep-going $(READY_ENVIRONMENTS) || echo "left out: tests of the packages that could not be fetched"
 	$(BIN)/python -m pytest tests/environments
 
 # Only their packages: dojang talks to them through pipes.
-$(READY_ENVIRONMENTS): tests/environments/requirements.txt
-	$(PYTHON) -m venv $(VENV_ENVIRONMENTS)
-	$(VENV_ENVIRONMENTS)/bin/python -m pip install --quiet --requirement tests/environments/requirements.txt
+.venv-environments/.ready: tests/environments/requirements-games.txt
+.venv-verifiers/.ready: tests/environments/requirements-verifiers.txt
+.venv-openenv/.ready: tests/environments/requirements-openenv.txt
+$(READY_ENVIRONMENTS):
+	rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement $< || { rm -rf $(@D); exit 1; }
 	@touch $@
 
 test-trl: $(READY_TRL)  ## run the tests with TRL, datasets, pandas and wandb, in a separate environment
@@ -201,4 +214,4 @@ $(READY_DOCS): $(READY)
 	@touch $@
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_TRL) $(VENV_RAY) $(VENV_SAGEMAKER) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_TRL) $(VENV_RAY) $(VENV_SAGEMAKER) $(dir $(READY_ENVIRONMENTS)) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

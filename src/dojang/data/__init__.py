@@ -12,6 +12,7 @@ prompt_completion      custom rows for supervised fine-tuning
 prepared               rows written by `dojang data prepare`
 reasoning_gym, reasoning_gym_process          generated puzzles, and the process that makes them
 agent_tasks, agent_task                       task folders for agents with a terminal
+verifiers, verifiers_tasks                    tasks of a taskset of verifiers, and the process that reads them
 custom                 a user's function
 code_contests, deepcoder, deepmath, humaneval, livecodebench, math500, mbpp    published datasets
 prepare_rows           published dataset -> prepared rows

@@ -9,6 +9,8 @@ results         reading of what an environment returns
 calls           calls of an environment's methods, with a time limit
 remote_process  environments of other packages, in child processes with another interpreter
 remote_server   the program of such a process
+rollout_process many rollouts of another package at a time, in a child process with another interpreter
+rollout_server  the program of such a process
 section         base class of the `workflow` sections of environments
 config          the union of environments
 
@@ -21,6 +23,8 @@ search          search over a corpus as a tool (bm25)
 frozen_lake     FrozenLake, without other packages (lake_maps)
 skyrl_gym       environments of SkyRL-Gym (skyrl_gym_tasks, its adapter)
 textarena       games of TextArena (textarena_games, its adapter)
+verifiers       environments of verifiers, as agents (verifiers_agent; verifiers_rollouts, its adapter)
+openenv         environments of OpenEnv (openenv_sessions, its adapter)
 custom          a user's environment, by `package.module:Class`
 
 token_stream    tokens, log-probs and weight versions of a conversation

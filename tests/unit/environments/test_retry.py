@@ -1,11 +1,15 @@
 """Further tries after an answer that is not accepted."""
 
+import ast
+
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from dojang.data.arithmetic import ArithmeticConfig
+from dojang.data.reasoning_gym import ReasoningGymConfig
 from dojang.environments.retry import RetryConfig
 from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 from dojang.types import Outcome, Problem, Sample
 from scripted_episodes import counts, play
 
@@ -43,3 +47,17 @@ def test_a_reply_that_is_cut_is_graded(tokenizer: PreTrainedTokenizerBase, sum_p
     assert sample.finish == "length"
     assert sample.verdict.outcome in (Outcome.NO_ANSWER, Outcome.WRONG)
     assert counts(sample)["assistant"] == 1
+
+
+def test_puzzles_of_reasoning_gym_may_be_corrected(tokenizer: PreTrainedTokenizerBase) -> None:
+    pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
+    data = ReasoningGymConfig.model_validate({"generators": {"chain_sum": {}}, "train_size": 2, "test_size": 1})
+    (problem, *_) = data.load("train")
+    right = ast.literal_eval(problem.reference["entry"])["answer"]  # type: ignore[index]
+    task = ReasoningGymTaskConfig(timeout_s=60).make({})
+    replies = ["<answer>no number</answer>", f"<answer>{right}</answer>"]
+    section = RetryConfig(max_turns=2, show_score=True)
+    sample = play(tokenizer, section, replies, task=task, problem=problem)
+    assert (sample.verdict.outcome, sample.verdict.reward) == (Outcome.ACCEPTED, 1.0)
+    assert counts(sample) == {"assistant": 2, "tool": 0, "user": 1}
+    assert "Its reward is" in sample.text
