@@ -74,7 +74,13 @@ SMALL = (
 """Settings for a run of a second."""
 RECIPES = ("quickstart", "quickstart-code", "smollm2-gsm8k")
 """For the placeholder RECIPE, the first that works."""
-NOT_INSTALLED = ("track.wandb needs wandb", "cannot use textarena", "cannot use skyrl-gym")
+NOT_INSTALLED = (
+    "track.wandb needs wandb",
+    "cannot use textarena",
+    "cannot use skyrl-gym",
+    "has no openenv",
+    "has no verifiers==",
+)
 """Errors about packages that are not here, by the last of all checks."""
 ELSEWHERE = ("serve ", "env try ", "launch follow ", "launch entry-point ", "judge serve ", "view ")
 """Commands that need a run or a job elsewhere, or never end: they are only parsed."""
