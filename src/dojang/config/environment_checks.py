@@ -20,7 +20,7 @@ def environment_disagreements(workflow: WorkflowSection, data: str, task: str, a
         if data == "episodes":
             yield f"data.name=episodes has no prompts: only environments use it, not workflow.name={name}"
         if data == "verifiers":
-            yield f"data.name=verifiers has tasks without answers: set workflow.name=verifiers, not workflow.name={name}"
+            yield f"data.name=verifiers has tasks without answers: set workflow.name=verifiers, not {name}"
         return
     if algo == "sft":
         yield f"algo.name=sft samples nothing, so workflow.name={name} cannot be used"
