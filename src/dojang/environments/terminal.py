@@ -73,7 +73,7 @@ class TerminalConfig(EnvironmentSection):
         """Returns the capabilities of this machine."""
         return session_host("auto", self.python, ())
 
-    def limits(self) -> ShellLimits:
+    def shell_limits(self) -> ShellLimits:
         """Returns the limits of the agent's sandbox."""
         return ShellLimits(self.cpu_s, self.wall_s, self.memory_mb, disk_mb=self.disk_mb, files_mb=self.files_mb)
 
@@ -93,7 +93,7 @@ class TerminalConfig(EnvironmentSection):
     def _try_sandbox(self, workdir: str, uses_pytest: str) -> None:
         found = "echo $((6 * 7))" + (" && python3 -c 'import pytest'" if uses_pytest else "")
         try:
-            sandbox = ShellSandbox(self.host(), "verifier", workdir, self.limits())
+            sandbox = ShellSandbox(self.host(), "verifier", workdir, self.shell_limits())
         except WorkerFailed as error:
             raise ConfigError(f"workflow.name=terminal: commands cannot be run here: {error}") from error
         try:
@@ -128,7 +128,7 @@ class Terminal(ToolEnvironment):
 
     def reset(self, problem: Problem) -> Messages:
         self._task = _load(problem)
-        self._sandbox = ShellSandbox(self._config.host(), "agent", self._task.workdir, self._config.limits())
+        self._sandbox = ShellSandbox(self._config.host(), "agent", self._task.workdir, self._config.shell_limits())
         self._sandbox.put(self._task.workdir, _tree(self._task.files))
         return problem.messages
 
@@ -178,7 +178,7 @@ class Terminal(ToolEnvironment):
             sandbox.close()  # all processes of the agent are dead before the verifier starts
         task, config = self._task, self._config
         seconds = min(config.verifier_s, task.verifier_timeout_s)
-        limits = replace(config.limits(), cpu_s=seconds, wall_s=seconds)
+        limits = replace(config.shell_limits(), cpu_s=seconds, wall_s=seconds)
         variables = {**task.variables, **task.verifier_variables}
         self._verifier = Verifier(config.host(), VerifierRun(_tree(task.tests), files, task.workdir, limits, variables))
         if self._closed:
