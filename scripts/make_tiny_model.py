@@ -31,7 +31,22 @@ from dojang.data.arithmetic import ArithmeticConfig
 from dojang.types import Message, Problem
 from tiny_corpus import ANSWER, Exercise, draw
 
-__all__ = ["Evaluation", "Grade", "evaluate", "grade", "make_model", "make_tokenizer", "run", "sample"]
+__all__ = [
+    "END",
+    "PAD",
+    "PEAK_RATE",
+    "Evaluation",
+    "Grade",
+    "architecture",
+    "evaluate",
+    "grade",
+    "make_model",
+    "make_tokenizer",
+    "render",
+    "run",
+    "sample",
+    "token_id",
+]
 
 STEPS = 600
 BATCH = 128
@@ -88,7 +103,7 @@ def make_model(
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(seed)
     rng = Random(seed)
-    model = LlamaForCausalLM(_architecture(tokenizer))  # type: ignore[no-untyped-call]
+    model = LlamaForCausalLM(architecture(tokenizer))  # type: ignore[no-untyped-call]
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_RATE, total_steps=steps, pct_start=0.1)
     for step in range(1, steps + 1):
@@ -109,9 +124,9 @@ def sample(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], temperature: float
 ) -> list[str]:
     """Samples one completion for each problem; temperature 0 is greedy."""
-    prompts = tokenizer([_render(tokenizer, problem.messages) for problem in problems])["input_ids"]
+    prompts = tokenizer([render(tokenizer, problem.messages) for problem in problems])["input_ids"]
     tokens = fresh = torch.tensor(prompts)  # the questions have equal lengths, so no padding
-    end, cache = _id(tokenizer, END), DynamicCache()
+    end, cache = token_id(tokenizer, END), DynamicCache()
     for _ in range(MAX_TOKENS):
         logits = model(input_ids=fresh, past_key_values=cache).logits[:, -1]
         if temperature:
@@ -203,7 +218,7 @@ def run(
         sys.stdout.write(f"{key.replace('_', ' '):<26}{value:6.1%}\n")
 
 
-def _architecture(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
+def architecture(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
     """Returns about the smallest Llama that reliably learns column addition."""
     return LlamaConfig(
         vocab_size=len(tokenizer),
@@ -215,18 +230,18 @@ def _architecture(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
         tie_word_embeddings=True,
         initializer_range=0.05,
         bos_token_id=None,
-        eos_token_id=_id(tokenizer, END),
-        pad_token_id=_id(tokenizer, PAD),
+        eos_token_id=token_id(tokenizer, END),
+        pad_token_id=token_id(tokenizer, PAD),
     )
 
 
 def _batch(tokenizer: PreTrainedTokenizerBase, pages: Sequence[Exercise]) -> tuple[Tensor, Tensor]:
     """Returns tokens, and labels that mask the question: the model learns to answer, not to ask."""
-    prompts = tokenizer([_render(tokenizer, [Message("user", page.question)]) for page in pages])["input_ids"]
+    prompts = tokenizer([render(tokenizer, [Message("user", page.question)]) for page in pages])["input_ids"]
     responses = tokenizer([page.response + END for page in pages])["input_ids"]
     rows = list(zip(prompts, responses, strict=True))
     width = max(len(prompt) + len(response) for prompt, response in rows)
-    tokens = torch.full((len(rows), width), _id(tokenizer, PAD))
+    tokens = torch.full((len(rows), width), token_id(tokenizer, PAD))
     labels = torch.full((len(rows), width), -100)
     for i, (prompt, response) in enumerate(rows):
         end = len(prompt) + len(response)
@@ -235,11 +250,11 @@ def _batch(tokenizer: PreTrainedTokenizerBase, pages: Sequence[Exercise]) -> tup
     return tokens, labels
 
 
-def _id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+def token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
     return tokenizer.get_vocab()[token]
 
 
-def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
     turns = [{"role": message.role, "content": message.content} for message in messages]
     return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
 

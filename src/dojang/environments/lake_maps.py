@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dojang.data.section import number_of
 
-__all__ = ["MOVES", "LakeMap", "make_map", "shortest_path"]
+__all__ = ["MOVES", "LakeMap", "is_held_out", "make_map", "shortest_path"]
 
 Cell = tuple[int, int]
 MOVES: dict[str, Cell] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
@@ -34,19 +34,24 @@ class LakeMap:
 
 
 def make_map(seed: int, *, size: int, holes: int, distance: int, held_out: bool) -> LakeMap:
-    """Returns the map of a seed, with the goal at most `distance` moves away. The map alone decides whether it is held
-    out, so no held-out map is trained on."""
+    """Returns the map of a seed, with the goal at most `distance` moves away."""
     for draw in itertools.count():
         cells = list(itertools.product(range(size), range(size)))
         order = sorted(cells, key=lambda cell: number_of(f"{seed} {draw} {cell}"))
         start, goal, *rest = order
         found = LakeMap(size, start, goal, frozenset(rest[:holes]))
-        if (number_of(found.text(start)) % 8 == 0) != held_out:
+        if is_held_out(found) != held_out:
             continue
         path = shortest_path(found, start)
         if path is not None and len(path) <= distance:
             return found
     raise AssertionError("there are maps of every size")
+
+
+def is_held_out(lake: LakeMap) -> bool:
+    """Whether a map is held out. The goal and the holes decide, not the start: no position on a held-out map is seen in
+    training, from any start."""
+    return number_of(lake.text(place=(-1, -1))) % 8 == 0
 
 
 def shortest_path(lake: LakeMap, place: Cell) -> list[str] | None:

@@ -32,7 +32,7 @@ __all__ = ["ADAPTER", "KNOWN", "TINY", "base_of", "check", "local", "read_config
 ADAPTER = "adapter_config.json"
 """File that makes a directory a LoRA adapter; peft's name for it."""
 TINY = "dojang-tiny"
-SHIPPED = {TINY: "tiny", "dojang-tiny-code": "tiny_code"}
+SHIPPED = {TINY: "tiny", "dojang-tiny-code": "tiny_code", "dojang-tiny-lake": "tiny_lake"}
 KNOWN = (*SHIPPED, *packages.MODELS)
 
 _ACCEPTED = f"a model is {', '.join(KNOWN)}, a directory, a GGUF file, or a Hugging Face id such as org/name"

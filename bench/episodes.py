@@ -1,0 +1,185 @@
+"""Episodes of an environment that sleeps, beside the same tokens without turns, on one engine.
+
+All episodes are played at once, with workflow.lockstep=false: an episode goes on as soon as its environment has
+answered. After each reply the environment sleeps, on average --sleep seconds. Two baselines sample the same number of
+tokens without any environment, all requests handed in at once:
+
+    requests       every turn is a request: prompts and completions have the lengths of the episodes' turns
+    completions    every episode is one request: its first prompt, and one completion with all its sampled tokens.
+                   No conversation is read again, and the environment's messages are left out
+
+Lengths of replies are fixed before, geometric as answers are. Rounds are interleaved, so that a busy machine slows all
+alike; the median counts. Processor time is in the notes: it tells what turns cost, but not whether the engine idled.
+"""
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import torch
+
+from dojang.engine.torch_engine import TorchEngine
+from dojang.environments.base import Environment, Reply, StepResult
+from dojang.environments.multi_turn import EpisodeLimits, MultiTurn
+from dojang.types import Completion, Metrics, Outcome, Problem, Sampling, Verdict
+from dojang.weight_sync.versions import WeightVersions
+from dojang.workflows.chat_renderer import ChatRenderer
+from dojang.workflows.section import RolloutPolicy
+from lengths import geometric
+from machine import Row, arguments, report
+from shapes import fast_dtype, load
+
+QUESTION = "12+34"
+ANSWER = "no, 56+78"
+
+
+class Sleepy(Environment):
+    """Sleeps after every reply, and ends after a number of turns."""
+
+    def __init__(self, turns: int, sleep_s: float, random: Random) -> None:
+        self._turns, self._sleep_s, self._random = turns, sleep_s, random
+
+    async def reset(self, problem: Problem) -> str:
+        return QUESTION
+
+    async def step(self, reply: Reply) -> StepResult:
+        await asyncio.sleep(self._random.uniform(0, 2 * self._sleep_s))
+        return 1.0 if reply.turn == self._turns - 1 else ANSWER
+
+
+class NoTask:
+    """The environment gives all rewards."""
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        return []
+
+    async def grade(self, problem: Problem, text: str) -> Verdict:
+        return Verdict(Outcome.WRONG, 0.0)
+
+
+@dataclass
+class FixedLengths:
+    """An engine whose replies have lengths that are fixed before. Keeps the requests."""
+
+    engine: TorchEngine
+    mean: int
+    requests: list[tuple[Sequence[int], Sampling]] = field(default_factory=list)
+
+    async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
+        length = geometric(Random(f"{sampling.seed} {sampling.prompt_index}"), self.mean, sampling.max_tokens)
+        wanted = replace(sampling, max_tokens=length)
+        self.requests.append((tuple(prompt), wanted))
+        found = await self.engine.generate(prompt, n, wanted)
+        return [replace(each, finish="stop") for each in found]  # a reply that is cut would end its episode
+
+    async def load(self, version: int) -> Metrics | None:
+        return await self.engine.load(version)
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Tokens sampled, and the time it took."""
+
+    tokens: int
+    wall_s: float
+    cpu_s: float
+
+
+def timed(work: Callable[[], Coroutine[Any, Any, int]]) -> Timed:
+    wall, cpu = time.perf_counter(), time.process_time()
+    tokens = asyncio.run(work())
+    return Timed(tokens, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+async def play(workflow: MultiTurn, episodes: int) -> int:
+    """Plays all episodes at once; returns the number of sampled tokens."""
+    problem = Problem("episode", "bench", (), "")
+    groups = await asyncio.gather(*(workflow.run(problem, at) for at in range(episodes)))
+    samples = [sample for group in groups for sample in group.samples]
+    if failed := [sample.verdict.detail for sample in samples if sample.verdict.outcome != Outcome.ACCEPTED]:
+        raise AssertionError(f"{len(failed)} episodes failed: {failed[0]}")
+    return sum(int(sample.mask.sum()) for sample in samples)
+
+
+async def ask(engine: TorchEngine, requests: Sequence[tuple[Sequence[int], Sampling]]) -> int:
+    """Hands all requests in at once; returns the number of sampled tokens."""
+    found = await asyncio.gather(*(engine.generate(prompt, 1, sampling) for prompt, sampling in requests))
+    return sum(len(completion.tokens) for (completion,) in found)
+
+
+def whole(requests: Sequence[tuple[Sequence[int], Sampling]]) -> list[tuple[Sequence[int], Sampling]]:
+    """One request per episode: the first prompt, and as many tokens as all its turns have."""
+    turns: dict[int, list[tuple[Sequence[int], Sampling]]] = {}
+    for prompt, sampling in requests:
+        turns.setdefault(sampling.prompt_index, []).append((prompt, sampling))
+    return [
+        (each[0][0], replace(each[0][1], max_tokens=sum(sampling.max_tokens for _, sampling in each)))
+        for each in turns.values()
+    ]
+
+
+def main() -> None:
+    parser = arguments((__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", default="dojang-tiny", help="dojang-tiny, random-20m, random-135m or another")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--episodes", type=int, default=1000, help="episodes at once")
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--sleep", type=float, default=0.5, help="mean seconds of a step of the environment")
+    parser.add_argument("--length", type=int, default=32, help="mean tokens of a reply")
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--max-num-seqs", type=int, default=256, help="sequences that the engine decodes at a time")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    model, tokenizer = load(options.model, fast_dtype(options.device), options.device)
+    engine = TorchEngine(model, tokenizer, WeightVersions(model.dtype), max_num_seqs=options.max_num_seqs)
+    engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
+    fixed, random = FixedLengths(engine, options.length), Random(0)
+    workflow = MultiTurn(
+        lambda: Sleepy(options.turns, options.sleep, random),
+        NoTask(),
+        RolloutPolicy(
+            fixed,
+            ChatRenderer(tokenizer, context=None, max_tokens=options.max_tokens),
+            Sampling(1.0, options.max_tokens),
+        ),
+        EpisodeLimits(options.turns, 60.0),
+        group_size=1,
+        lockstep=False,
+    )
+    rounds: dict[str, list[Timed]] = {"episodes": [], "requests": [], "completions": []}
+    for number in range(options.rounds + 1):
+        fixed.requests.clear()
+        found = {"episodes": timed(lambda: play(workflow, options.episodes))}
+        requests = list(fixed.requests)
+        found["requests"] = timed(lambda: ask(engine, requests))
+        found["completions"] = timed(lambda: ask(engine, whole(requests)))
+        print(f"{'warm-up' if not number else number}: {found}", file=sys.stderr, flush=True)
+        if len({each.tokens for each in found.values()}) > 1:
+            raise AssertionError(f"different numbers of tokens: {found}")
+        if number:
+            for name, one in found.items():
+                rounds[name].append(one)
+    asyncio.run(engine.close())
+    slept = options.sleep * options.turns * options.episodes
+    case = f"{options.model}, {options.episodes} episodes at once, {options.turns} turns, {slept:g} s of sleep in all"
+    rows = []
+    for name in ("requests", "completions"):
+        mine, theirs = ([one.tokens / one.wall_s for one in rounds[each]] for each in ("episodes", name))
+        cpu = statistics.median(b.cpu_s / a.cpu_s for a, b in zip(rounds["episodes"], rounds[name], strict=True))
+        ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+        value, baseline = statistics.median(mine), statistics.median(theirs)
+        notes = f"{cpu:.2f}x in processor time, {options.rounds} rounds"
+        rows.append(Row(case, "episodes", name, value, baseline, "tokens/s", ratio, notes))
+    report("episodes", rows, options.json)
+
+
+if __name__ == "__main__":
+    main()
