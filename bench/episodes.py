@@ -34,8 +34,6 @@ from lengths import geometric
 from machine import Row, arguments, report
 from shapes import fast_dtype, load
 
-QUESTION = "12+34"
-ANSWER = "no, 56+78"
 
 
 class Sleepy(Environment):
@@ -45,11 +43,11 @@ class Sleepy(Environment):
         self._turns, self._sleep_s, self._random = turns, sleep_s, random
 
     async def reset(self, problem: Problem) -> str:
-        return QUESTION
+        return f"Episode {problem.reference}"
 
     async def step(self, reply: Reply) -> StepResult:
         await asyncio.sleep(self._random.uniform(0, 2 * self._sleep_s))
-        return 1.0 if reply.turn == self._turns - 1 else ANSWER
+        return 1.0 if reply.turn == self._turns - 1 else f"Turn {reply.turn + 1}"
 
 
 class NoTask:
@@ -101,8 +99,8 @@ def timed(work: Callable[[], Coroutine[Any, Any, int]]) -> Timed:
 
 async def play(workflow: MultiTurn, episodes: int) -> int:
     """Plays all episodes at once; returns the number of sampled tokens."""
-    problem = Problem("episode", "bench", (), "")
-    groups = await asyncio.gather(*(workflow.run(problem, at) for at in range(episodes)))
+    problems = [Problem(f"episode/{at}", "bench", (), str(at)) for at in range(episodes)]
+    groups = await asyncio.gather(*(workflow.run(problem, at) for at, problem in enumerate(problems)))
     samples = [sample for group in groups for sample in group.samples]
     if failed := [sample.verdict.detail for sample in samples if sample.verdict.outcome != Outcome.ACCEPTED]:
         raise AssertionError(f"{len(failed)} episodes failed: {failed[0]}")

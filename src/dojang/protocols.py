@@ -97,10 +97,11 @@ class Renderer(Protocol):
         """Prompt tokens, up to the generation prompt. TooLong if a completion would not fit after them."""
 
     def continue_chat(
-        self, messages: Sequence[Message], reply: Sequence[int], more: Sequence[Message]
+        self, messages: Sequence[Message], reply: Sequence[int], said: str, more: Sequence[Message]
     ) -> tuple[int, ...] | None:
         """Tokens between a sampled reply to `messages` and the next reply: the end of the turn, the messages `more` and
-        the generation prompt. None if the chat template rewrites what came before."""
+        the generation prompt. `said` is the reply's text (`text_of`). None if the chat template rewrites what came
+        before."""
 
     def text_of(self, messages: Sequence[Message], reply: Sequence[int]) -> str:
         """Text of a sampled reply, without the token that ends a turn."""

@@ -61,9 +61,9 @@ class Episode:
     def go_on(self, messages: Sequence[Message], renderer: Renderer) -> bool:
         """Appends the environment's messages; False if no further reply fits the context. Starts a new stream if the
         chat template rewrites what came before."""
-        tokens = renderer.continue_chat(self._messages, self._reply, messages)
-        said = Message("assistant", renderer.text_of(self._messages, self._reply))
-        self._messages += [said, *messages]
+        said = renderer.text_of(self._messages, self._reply)
+        tokens = renderer.continue_chat(self._messages, self._reply, said, messages)
+        self._messages += [Message("assistant", said), *messages]
         if tokens is None:
             try:
                 prompt = renderer.render(self._messages)

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang.core.errors import ConfigError
 from dojang.protocols import TooLong
 from dojang.types import Message, plain_prompt
+from dojang.workflows.rendered_texts import RenderedTexts
 from dojang.workflows.token_bytes import special_tokens
 
 __all__ = ["LEAVE_OUT", "ChatRenderer"]
@@ -64,6 +65,7 @@ class ChatRenderer:
         self._key = key
         self._limit = limit
         self._remedy = remedy
+        self._texts = RenderedTexts()
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         tokens = self._tokens(messages)
@@ -137,16 +139,16 @@ class ChatRenderer:
         return next((token for token in tokens if token in special), self._tokenizer.eos_token_id)
 
     def continue_chat(
-        self, messages: Sequence[Message], reply: Sequence[int], more: Sequence[Message]
+        self, messages: Sequence[Message], reply: Sequence[int], said: str, more: Sequence[Message]
     ) -> tuple[int, ...] | None:
-        """Returns the tokens between a sampled reply and the next one. The reply itself is never tokenised again: only
-        the text after it is. None if the chat template rewrites what came before, for example if it drops the thinking
+        """Returns the tokens between a sampled reply, with the text `said`, and the next one. The reply itself is never
+        tokenised again: only the text after it is. None if the chat template rewrites what came before, for example if it drops the thinking
         of earlier turns; differences in white space alone are ignored."""
         if self._tokenizer.chat_template is None:
             return tuple(self._tokenizer.encode("\n\n" + plain_text(more), add_special_tokens=False))
-        end, text = self.end_of_turn(messages), self.text_of(messages, reply)
-        whole = self._with_template([*messages, Message("assistant", text), *more], generation=True)
-        rest = _after(whole, self._with_template(messages, generation=True) + text)
+        end = self.end_of_turn(messages)
+        whole = self._prompt_text([*messages, Message("assistant", said), *more])
+        rest = _after(whole, self._prompt_text(messages) + said)
         if rest is None:
             return None
         tokens = self._tokenizer.encode(rest, add_special_tokens=False)
@@ -174,6 +176,7 @@ class ChatRenderer:
         does not mention tools: the model would not be told of them."""
         made = copy.copy(self)
         made._variables = {**self._variables, "tools": [dict(each) for each in schemas]}
+        made._texts = RenderedTexts()
         question = [Message("user", _MARK)]
         if made._text(question) == self._text(question):
             raise ConfigError(
@@ -229,7 +232,16 @@ class ChatRenderer:
             return plain, True
         if self._tokenizer.chat_template is None:
             return plain_text(messages), True
-        return self._with_template(messages, generation=True), False
+        return self._prompt_text(messages), False
+
+    def _prompt_text(self, messages: Sequence[Message]) -> str:
+        """Applies the chat template up to the generation prompt, once per conversation: each turn needs the text of
+        the turn before, and the samples of a group begin with the same prompt."""
+        text = self._texts.get(messages)
+        if text is None:
+            text = self._with_template(messages, generation=True)
+            self._texts.put(messages, text)
+        return text
 
     def _with_template(self, messages: Sequence[Message], *, generation: bool) -> str:
         try:

@@ -129,10 +129,11 @@ def test_the_tokens_spell_what_the_template_writes(tokenizer: PreTrainedTokenize
     messages, stream = [Message("user", "what is 3 + 4?")], list(renderer.render([Message("user", "what is 3 + 4?")]))
     for turn, more in enumerate([[Message("tool", "a"), Message("tool", "b")], [Message("tool", "c")]]):
         reply = (*own.encode(f" the answer is {turn}\n", add_special_tokens=False), own.eos_token_id)
-        between = renderer.continue_chat(messages, reply, more)
+        said = renderer.text_of(messages, reply)
+        between = renderer.continue_chat(messages, reply, said, more)
         assert between is not None
         stream += [*reply, *between]
-        messages += [Message("assistant", renderer.text_of(messages, reply)), *more]
+        messages += [Message("assistant", said), *more]
     written = own.decode(list(renderer.render(messages)))
     assert "".join(own.decode(stream).split()) == "".join(written.split())
     assert own.decode(stream).count("<|end|>") == written.count("<|end|>")
@@ -144,8 +145,9 @@ def test_dropped_thinking_splits_the_episode(tokenizer: PreTrainedTokenizerBase)
     renderer = ChatRenderer(own, context=None, max_tokens=1)
     question = [Message("user", "what is 3 + 4?")]
     thinking = (*own.encode("<think>so</think>\n7", add_special_tokens=False), own.eos_token_id)
-    assert renderer.continue_chat(question, thinking, [Message("tool", "go on")]) is not None
-    assert renderer.continue_chat(question, thinking, [Message("user", "go on")]) is None
+    said = renderer.text_of(question, thinking)
+    assert renderer.continue_chat(question, thinking, said, [Message("tool", "go on")]) is not None
+    assert renderer.continue_chat(question, thinking, said, [Message("user", "go on")]) is None
     counts = [len(play(own, seed)[1].samples) for seed in range(20)]
     assert max(counts) > 1
 
@@ -154,5 +156,6 @@ def test_a_reply_without_the_end_of_its_turn_gets_one(tokenizer: PreTrainedToken
     renderer = ChatRenderer(tokenizer, context=None, max_tokens=1)
     question = [Message("user", "what is 3 + 4?")]
     cut = tuple(tokenizer.encode("7", add_special_tokens=False))
-    ended = renderer.continue_chat(question, (*cut, tokenizer.eos_token_id), [Message("user", "go on")])
-    assert renderer.continue_chat(question, cut, [Message("user", "go on")]) == (tokenizer.eos_token_id, *(ended or ()))
+    more = [Message("user", "go on")]
+    ended = renderer.continue_chat(question, (*cut, tokenizer.eos_token_id), "7", more)
+    assert renderer.continue_chat(question, cut, "7", more) == (tokenizer.eos_token_id, *(ended or ()))

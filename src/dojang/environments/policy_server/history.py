@@ -72,9 +72,9 @@ class History:
         if place is None:
             return Prompt(renderer.render(messages), tuple(messages), shown)
         more = tuple(messages[len(place.shown) :])
-        between = renderer.continue_chat(place.before, place.reply, more)
-        said = Message("assistant", renderer.text_of(place.before, place.reply))
-        whole = (*place.before, said, *more)
+        said = renderer.text_of(place.before, place.reply)
+        between = renderer.continue_chat(place.before, place.reply, said, more)
+        whole = (*place.before, Message("assistant", said), *more)
         if between is None:
             self.rewritten += 1
             return Prompt(renderer.render(whole), whole, shown)
