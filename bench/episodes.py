@@ -16,7 +16,9 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -35,18 +37,33 @@ from machine import Row, arguments, report
 from shapes import fast_dtype, load
 
 
+@dataclass
+class Asleep:
+    """Number of environments that sleep."""
+
+    now: int = 0
+    most: int = 0
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        yield
+        self.now -= 1
+
 
 class Sleepy(Environment):
     """Sleeps after every reply, and ends after a number of turns."""
 
-    def __init__(self, turns: int, sleep_s: float, random: Random) -> None:
-        self._turns, self._sleep_s, self._random = turns, sleep_s, random
+    def __init__(self, turns: int, sleep_s: float, random: Random, asleep: Asleep) -> None:
+        self._turns, self._sleep_s, self._random, self._asleep = turns, sleep_s, random, asleep
 
     async def reset(self, problem: Problem) -> str:
         return f"Episode {problem.reference}"
 
     async def step(self, reply: Reply) -> StepResult:
-        await asyncio.sleep(self._random.uniform(0, 2 * self._sleep_s))
+        with self._asleep.one_more():
+            await asyncio.sleep(self._random.uniform(0, 2 * self._sleep_s))
         return 1.0 if reply.turn == self._turns - 1 else f"Turn {reply.turn + 1}"
 
 
@@ -65,15 +82,24 @@ class FixedLengths:
     """An engine whose replies have lengths that are fixed before. Keeps the requests."""
 
     engine: TorchEngine
-    mean: int
+    lengths: Sequence[Sequence[int]]
+    """Of each episode and turn."""
+    asked: Counter[int] = field(default_factory=Counter)
+    """Turns of each episode so far."""
     requests: list[tuple[Sequence[int], Sampling]] = field(default_factory=list)
 
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
-        length = geometric(Random(f"{sampling.seed} {sampling.prompt_index}"), self.mean, sampling.max_tokens)
-        wanted = replace(sampling, max_tokens=length)
+        episode = sampling.prompt_index
+        wanted = replace(sampling, max_tokens=self.lengths[episode][self.asked[episode]])
+        self.asked[episode] += 1
         self.requests.append((tuple(prompt), wanted))
         found = await self.engine.generate(prompt, n, wanted)
         return [replace(each, finish="stop") for each in found]  # a reply that is cut would end its episode
+
+    def forget(self) -> None:
+        """Begins a new round."""
+        self.asked.clear()
+        self.requests.clear()
 
     async def load(self, version: int) -> Metrics | None:
         return await self.engine.load(version)
@@ -91,9 +117,9 @@ class Timed:
     cpu_s: float
 
 
-def timed(work: Callable[[], Coroutine[Any, Any, int]]) -> Timed:
+def timed(work: Coroutine[Any, Any, int]) -> Timed:
     wall, cpu = time.perf_counter(), time.process_time()
-    tokens = asyncio.run(work())
+    tokens = asyncio.run(work)
     return Timed(tokens, time.perf_counter() - wall, time.process_time() - cpu)
 
 
@@ -139,9 +165,14 @@ def main() -> None:
     model, tokenizer = load(options.model, fast_dtype(options.device), options.device)
     engine = TorchEngine(model, tokenizer, WeightVersions(model.dtype), max_num_seqs=options.max_num_seqs)
     engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
-    fixed, random = FixedLengths(engine, options.length), Random(0)
+    random = Random(0)
+    lengths = [
+        [geometric(random, options.length, options.max_tokens) for _ in range(options.turns)]
+        for _ in range(options.episodes)
+    ]
+    fixed, asleep = FixedLengths(engine, lengths), Asleep()
     workflow = MultiTurn(
-        lambda: Sleepy(options.turns, options.sleep, random),
+        lambda: Sleepy(options.turns, options.sleep, random, asleep),
         NoTask(),
         RolloutPolicy(
             fixed,
@@ -154,12 +185,13 @@ def main() -> None:
     )
     rounds: dict[str, list[Timed]] = {"episodes": [], "requests": [], "completions": []}
     for number in range(options.rounds + 1):
-        fixed.requests.clear()
-        found = {"episodes": timed(lambda: play(workflow, options.episodes))}
-        requests = list(fixed.requests)
-        found["requests"] = timed(lambda: ask(engine, requests))
-        found["completions"] = timed(lambda: ask(engine, whole(requests)))
-        print(f"{'warm-up' if not number else number}: {found}", file=sys.stderr, flush=True)
+        fixed.forget()
+        found = {
+            "episodes": timed(play(workflow, options.episodes)),
+            "requests": timed(ask(engine, fixed.requests)),
+            "completions": timed(ask(engine, whole(fixed.requests))),
+        }
+        print(f"{number or 'warm-up'}: {found}", file=sys.stderr, flush=True)
         if len({each.tokens for each in found.values()}) > 1:
             raise AssertionError(f"different numbers of tokens: {found}")
         if number:
@@ -174,7 +206,7 @@ def main() -> None:
         cpu = statistics.median(b.cpu_s / a.cpu_s for a, b in zip(rounds["episodes"], rounds[name], strict=True))
         ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
         value, baseline = statistics.median(mine), statistics.median(theirs)
-        notes = f"{cpu:.2f}x in processor time, {options.rounds} rounds"
+        notes = f"{cpu:.2f}x in processor time, {options.rounds} rounds, up to {asleep.most} environments asleep"
         rows.append(Row(case, "episodes", name, value, baseline, "tokens/s", ratio, notes))
     report("episodes", rows, options.json)
 

@@ -1,7 +1,8 @@
 """Makes dojang-tiny-lake: `python scripts/make_tiny_lake_model.py OUT_DIR [--steps N] [--seed S]`.
 
-The same small Llama as dojang-tiny (make_tiny_model.py), trained from scratch on `tiny_lake_corpus.py`: first on walkers
-who look, then on all walkers. From the mixture alone it learns to move at random before it learns to read a map.
+The same small Llama as dojang-tiny (make_tiny_model.py), trained from scratch on `tiny_lake_corpus.py` in about five
+minutes on one CPU core: first on walkers who look, then on all walkers. From few who look it only learns to move at
+random. `dojang eval OUT_DIR --recipe quickstart-frozen-lake` evaluates it.
 """
 
 import argparse

@@ -61,7 +61,7 @@ def _turns(lake: LakeMap, rng: Random, *, looks: bool) -> Iterator[Message]:
 
 
 def _lake(rng: Random) -> LakeMap:
-    cells = list(product(range(SIZE), repeat=2))
+    cells = list(product(range(SIZE), range(SIZE)))
     while True:
         start, goal, *holes = rng.sample(cells, 2 + HOLES)
         lake = LakeMap(SIZE, start, goal, frozenset(holes))

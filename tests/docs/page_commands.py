@@ -84,7 +84,7 @@ NOT_INSTALLED = (
 """Errors about packages that are not here, by the last of all checks."""
 ELSEWHERE = ("serve ", "env try ", "launch follow ", "launch entry-point ", "judge serve ", "view ")
 """Commands that need a run or a job elsewhere, or never end: they are only parsed."""
-TINY = ("dojang-tiny", "dojang-tiny-code")
+TINY = ("dojang-tiny", "dojang-tiny-code", "dojang-tiny-lake")
 _EVALUATE_SMALL = ["--problems", "1", "--max-tokens", "4", "--device", "cpu", "rollout.engine=torch", "judge.workers=1"]
 
 

@@ -99,8 +99,8 @@ class ModelConfig(Section):
     """The policy to train."""
 
     name: str
-    """dojang-tiny, dojang-tiny-code, smollm2-135m-instruct, qwen2.5-coder-1.5b-instruct, gemma-3-270m, a local Hugging
-    Face directory, a GGUF file, or a hub id (org/name)."""
+    """dojang-tiny, dojang-tiny-code, dojang-tiny-lake, smollm2-135m-instruct, qwen2.5-coder-1.5b-instruct,
+    gemma-3-270m, a local Hugging Face directory, a GGUF file, or a hub id (org/name)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto uses a GPU if the machine has one."""
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"

@@ -13,6 +13,7 @@ gguf_config     their config.json
 gguf_tokenizer  their tokenizer
 tiny            dojang-tiny, the quickstart's model
 tiny_code       dojang-tiny-code, the quickstart-code's model
+tiny_lake       dojang-tiny-lake, the model of quickstart-frozen-lake
 """
 
 from dojang.models.catalogue import ADAPTER, base_of, check, local, read_config, resolve, will_be_cached

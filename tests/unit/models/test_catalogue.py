@@ -108,8 +108,8 @@ def test_typo_gets_a_suggestion(name, meant):
 @pytest.mark.parametrize("name", ["", "gpt2", "two words", "a b/c", "org/na--me", "org/na..me", "o/" + "x" * 200])
 def test_an_unknown_name_lists_what_is_accepted(name):
     accepted = (
-        "dojang-tiny, dojang-tiny-code, smollm2-135m-instruct, qwen2.5-coder-1.5b-instruct, gemma-3-270m, a directory, "
-        "a GGUF file, or a Hugging Face id"
+        "dojang-tiny, dojang-tiny-code, dojang-tiny-lake, smollm2-135m-instruct, qwen2.5-coder-1.5b-instruct, "
+        "gemma-3-270m, a directory, a GGUF file, or a Hugging Face id"
     )
     with pytest.raises(ModelError, match=accepted):
         check(name)
