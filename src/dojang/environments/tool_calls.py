@@ -1,6 +1,6 @@
 """Parses tool calls in replies, in the formats that chat templates teach.
 
-    Qwen2.5, Qwen3, SmolLM2, Hermes    <tool_call>{"name": ..., "arguments": {...}}</tool_call>, or a list of calls
+    Qwen2.5, Qwen3, Hermes             <tool_call>{"name": ..., "arguments": {...}}</tool_call>, or a list of calls
     Llama 3.1 and later                {"name": ..., "parameters": {...}} alone, or after <|python_tag|>
 
 Parsing is exact: a call that is not valid JSON, lacks its name or its arguments, or stands in a code block instead of
