@@ -161,6 +161,8 @@ def _check_tests(tests: Mapping[str, TaskFile]) -> None:
             raise RefusedTask("it has no verifier: neither tests/test.sh nor tests/test_*.py")
         return
     script = tests["test.sh"].content.decode(errors="replace")
+    if "\r\n" in script:
+        raise RefusedTask("tests/test.sh has Windows line ends, which bash reads as part of names; write it with \\n")
     for number, line in enumerate(script.splitlines(), 1):
         if not line.lstrip().startswith("#") and (match := _NETWORK.search(line)):
             raise RefusedTask(
@@ -232,7 +234,10 @@ def _from_dockerfile(
 
 def _copied(where: str, rest: str, given: Mapping[str, TaskFile], place: str) -> dict[str, TaskFile]:
     """Files of a COPY instruction, by absolute path."""
-    words = shlex.split(rest)
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise RefusedTask(f"{where}: COPY {rest} cannot be read: {error}") from None
     if len(words) < 2 or any(word.startswith("--") or re.search(r"[*?\[$]", word) for word in words):
         raise RefusedTask(f"{where}: COPY {rest} is not supported; name files and folders, without options")
     *sources, target = words

@@ -21,6 +21,7 @@ from dojang.environments.tools import ToolEnvironment
 from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.python_session import session_host
 from dojang.judge.sandbox.file_tree import FileTree
+from dojang.judge.sandbox.untrusted_client import HIDDEN
 from dojang.judge.shell_sandbox import FilesTooLarge, ShellLimits, ShellOutput, ShellSandbox, visible_paths
 from dojang.judge.supervised_worker import WorkerFailed
 from dojang.judge.verifier import Verifier, VerifierRun
@@ -86,7 +87,13 @@ class TerminalConfig(EnvironmentSection):
             folder = _reference(problem)["path"]
             if shown := [path for path in seen if folder == path or folder.startswith(path + "/")]:
                 raise ConfigError(f"agents could read the tests in {folder}, as they see {shown[0]}; move the tasks")
-        needs = [each.name for each in tasks if "test.sh" not in each.tests]
+        needs = [each.name for each in tasks if _uses_pytest(each)]
+        largest = self.files_mb * 2**20
+        if large := [each.name for each in tasks if sum(len(file.content) for file in each.files.values()) > largest]:
+            raise ConfigError(
+                f"{', '.join(large)}: the files are larger than workflow.files_mb={self.files_mb}, so no verifier "
+                "could run; raise it"
+            )
         for workdir in {each.workdir for each in tasks}:
             self._try_sandbox(workdir, needs[0] if needs else "")
 
@@ -149,7 +156,10 @@ class Terminal(ToolEnvironment):
         """
         if not isinstance(command, str):
             return "error: the command must be text"
-        size = len(command.encode(errors="surrogateescape"))
+        try:
+            size = len(command.encode())
+        except UnicodeEncodeError:
+            return "error: the command has half of a surrogate pair, which is no text"
         if "\0" in command or size > _MOST_COMMAND:
             return f"error: a command has at most {_MOST_COMMAND} bytes, and no NUL characters"
         left = self._deadline - time.monotonic()
@@ -179,7 +189,8 @@ class Terminal(ToolEnvironment):
         task, config = self._task, self._config
         seconds = min(config.verifier_s, task.verifier_timeout_s)
         limits = replace(config.shell_limits(), cpu_s=seconds, wall_s=seconds)
-        variables = {**task.variables, **task.verifier_variables}
+        hidden = {HIDDEN: ",".join(task.verifier_variables)} if task.verifier_variables else {}
+        variables = {**task.variables, **task.verifier_variables, **hidden}
         self._verifier = Verifier(config.host(), VerifierRun(_tree(task.tests), files, task.workdir, limits, variables))
         if self._closed:
             raise WorkerFailed("the environment is closed")
@@ -202,6 +213,11 @@ def _reference(problem: Problem) -> Mapping[str, str]:
     if not isinstance(found, Mapping) or not {"path", "digest"} <= set(found):
         raise ConfigError("workflow.name=terminal needs task folders: set data.name=agent_tasks and data.path")
     return found
+
+
+def _uses_pytest(task: AgentTask) -> bool:
+    script = task.tests.get("test.sh")
+    return script is None or b"pytest" in script.content
 
 
 def _load(problem: Problem) -> AgentTask:

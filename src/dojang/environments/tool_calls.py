@@ -16,7 +16,6 @@ from typing import Any
 __all__ = ["MalformedCall", "ToolCall", "parse_calls"]
 
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_THINKING = re.compile(r"\A.*?</think>", re.DOTALL)
 _PYTHON_TAG = "<|python_tag|>"
 _LAST_BLOCK = re.compile(r"```[a-z]*\n((?:(?!```).)*)```\Z", re.DOTALL)
 
@@ -39,9 +38,7 @@ class MalformedCall:
 
 def parse_calls(reply: str) -> list[ToolCall | MalformedCall]:
     """Returns the tool calls of a reply, in order; none for an answer. Calls inside thinking do not count."""
-    text = _THINKING.sub("", reply)
-    if "<think>" in text:  # thinking that never ended
-        return []
+    text = _after_thinking(reply)
     tagged = [match[1] for match in _TAG.finditer(text)]
     if tagged:
         return [call for each in tagged for call in _read(each)]
@@ -54,6 +51,17 @@ def parse_calls(reply: str) -> list[ToolCall | MalformedCall]:
     if block and _looks_like_call(block[1], "parameters"):
         return [MalformedCall(stripped, "must be the JSON object alone, not in a code block; write it again like that")]
     return []
+
+
+def _after_thinking(reply: str) -> str:
+    """Returns the text after the thinking, nothing if it never ended. Tags in the arguments of calls are no thinking,
+    and the prompt may have opened it."""
+    if reply.lstrip().startswith("<think>"):
+        return reply.partition("</think>")[2]
+    outside = _TAG.sub(lambda call: " " * len(call[0]), reply)
+    if (end := outside.find("</think>")) >= 0:
+        end += len("</think>")
+    return "" if "<think>" in outside[max(end, 0) :] else reply[max(end, 0) :]
 
 
 def _looks_like_call(text: str, *names: str) -> bool:

@@ -89,7 +89,7 @@ class Verifier:
                 self._sandbox = None
             runs.close()
             sandbox.close()
-        return VerifierVerdict(float(ended.status == 0 and not ended.killed), detail=_describe(ended))
+        return VerifierVerdict(float(_all_passed(ended)), detail=_describe(ended))
 
     def close(self) -> None:
         """End the run, wherever it is."""
@@ -219,6 +219,12 @@ def _parse(text: bytes) -> tuple[float, dict[str, float]]:
     if not all(map(math.isfinite, values.values())):
         raise ValueError("reward.json has numbers that are not finite")
     return (sum(values.values()) / len(values) if reward is None else reward), values
+
+
+def _all_passed(ended: ShellOutput) -> bool:
+    """Whether pytest ran tests and all passed: its exit code is 0 for skipped ones as well."""
+    summary = (ended.text.strip().splitlines() or [""])[-1]
+    return ended.status == 0 and not ended.killed and " passed" in summary and " skipped" not in summary
 
 
 def _describe(ended: ShellOutput) -> str:

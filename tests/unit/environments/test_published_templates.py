@@ -152,10 +152,11 @@ def test_the_tokens_spell_what_the_template_writes(tokenizer: PreTrainedTokenize
     for turn in range(10):
         reply = (*own.encode(f"the answer is é{turn}", add_special_tokens=False), own.eos_token_id)
         more = [Message(role, f"result {turn}")]  # type: ignore[arg-type]
-        between = renderer.continue_chat(messages, reply, more)
+        said = renderer.text_of(messages, reply)
+        between = renderer.continue_chat(messages, reply, said, more)
         assert between is not None
         stream += [*reply, *between]
-        messages += [Message("assistant", renderer.text_of(messages, reply)), *more]
+        messages += [Message("assistant", said), *more]
         written = str(own.decode(list(renderer.render(messages))))
         assert "".join(str(own.decode(stream)).split()) == "".join(written.split())
 

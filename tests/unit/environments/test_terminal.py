@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -188,13 +189,15 @@ else: raise SystemExit(1)
 spec = importlib.util.spec_from_file_location("other", "/app/solution.py")
 other = importlib.util.module_from_spec(spec); spec.loader.exec_module(other)
 assert other.sees() is False
-for use in (lambda: exec(open("/app/solution.py").read()), lambda: runpy.run_path("/app/solution.py")):
+def load(path): return lambda: exec(open(path).read())
+for use in (load("/app/solution.py"), load("/app/windows.py"), lambda: runpy.run_path("/app/solution.py")):
     try: use()
     except ImportError as error: assert "run-untrusted" in str(error)
     else: raise SystemExit(1)
 """
     files = {
         "solution.py": module,
+        "windows.py": "LEVEL = 3\r\nHEIGHT = 4\r\n",
         "json.py": "raise SystemExit(0)",
         "deep/inner.py": "VALUE = 4",
         "deep/__init__.py": "",
@@ -213,6 +216,25 @@ def test_settings_of_pytest_come_from_the_tests() -> None:
         files = tree(**{"solution.py": f"def two():\n    return {answer}\n", "pytest.ini": ini, "a/pytest.ini": ini})
         found = Verifier(host, VerifierRun(tests, files, "/app", ShellLimits())).verify()
         assert found.reward == float(answer == 2), found.detail
+
+
+def test_skipped_tests_have_not_passed() -> None:
+    host = TerminalConfig(python=sys.executable).host()
+    skip = "import pytest\n\nlacking = pytest.importorskip('no_such_package')\n"
+    for test, reward in ((skip, 0.0), ("def test_it():\n    pass\n", 1.0)):
+        found = Verifier(host, VerifierRun(tree(**{"test_it.py": test}), tree(), "/app", ShellLimits())).verify()
+        assert found.reward == reward, found.detail
+
+
+def test_variables_of_the_verifier_are_hidden_from_the_agent(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    script = '[ "$EXPECTED" = 7 ] && python3 main.py | grep -qx None && echo 1 > /logs/verifier/reward.txt'
+    problem = make_task(tmp_path / "x", script, **{"main.py": "import os\nprint(os.environ.get('EXPECTED'))\n"})
+    (tmp_path / "x" / "task.toml").write_text("[verifier]\nenv = { EXPECTED = '7' }\n")
+    reference = {"path": str(tmp_path / "x"), "digest": read_agent_task(tmp_path / "x").digest}
+    sample = play(tokenizer, CONFIG, ["Done."], problem=replace(problem, reference=reference))
+    assert sample.verdict.reward == 1.0, sample.verdict.detail
 
 
 def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

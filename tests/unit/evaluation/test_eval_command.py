@@ -126,7 +126,11 @@ def test_comparison_is_written_and_drawn_over_shots(
     [
         (["eval"], ConfigError, "give a MODEL and --data NAME or FILE, or --compare A B"),
         (["eval", "dojang-tiny"], ConfigError, "no dataset to evaluate on; give --data NAME or FILE"),
-        (["eval", "dojang-tiny", "--data", "sums"], ConfigError, "--data sums is neither arithmetic, functions, gsm8k"),
+        (
+            ["eval", "dojang-tiny", "--data", "sums"],
+            ConfigError,
+            "--data sums is neither agent_tasks, arithmetic, functions",
+        ),
         (["eval", "dojang-tiny", "--data", "arithmetic", "--shots", "2"], ConfigError, "--shots is for gsm8k"),
         (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "two"], ConfigError, "must be comma-separated numbers"),
         (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "99"], ConfigError, "shots=99 is more than the 8"),

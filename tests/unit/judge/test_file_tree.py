@@ -35,6 +35,13 @@ def test_a_copy_has_the_same_files(tmp_path: Path) -> None:
     assert not (copy / "old").exists()
 
 
+def test_bytecode_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a" / "__pycache__").mkdir(parents=True)
+    for name in ("a/__pycache__/x.cpython-311.pyc", "a/x.pyc", "a/x.py"):
+        (tmp_path / name).touch()
+    assert [entry["path"] for entry in read_tree(str(tmp_path), LIMITS).entries] == ["a", "a/x.py"]
+
+
 def test_nothing_leads_out_of_a_copy(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     source = tmp_path / "source"

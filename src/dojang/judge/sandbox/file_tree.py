@@ -1,8 +1,9 @@
 """Copies of a folder that an untrusted program has filled: regular files, folders and links within the folder.
 
 A copy never leads out of its folder. Special files (FIFOs, sockets, devices), links that lead elsewhere or nowhere, and
-names with control characters are left out and listed; a hard link becomes a separate file. The program must have
-ended: what is checked here must not change before it is read.
+names with control characters are left out and listed; a hard link becomes a separate file. Bytecode of Python
+(`__pycache__`, `*.pyc`) is left out: it would run in the place of a source file that the program cannot change. The
+program must have ended: what is checked here must not change before it is read.
 
 Also used inside sandboxes: imports the standard library only.
 """
@@ -116,6 +117,8 @@ def _walk(root: str, limits: TreeLimits) -> Iterator[tuple[str, int]]:
             os.chmod(folder, 0o700)  # a program may have made it unreadable
         below = []
         for name in sorted(os.listdir(folder)):
+            if name == "__pycache__" or name.endswith((".pyc", ".pyo")):
+                continue
             path = os.path.join(folder, name)
             mode = os.lstat(path).st_mode
             yield path, mode

@@ -19,6 +19,8 @@ _SOCKET = "/run/untrusted/socket"
 _LIBRARY = "/opt/dojang/"
 _OWN = ("PATH", "HOME", "USER", "PWD", "OLDPWD", "SHLVL", "_", "BASH_ENV", "DOJANG_WORKDIR", "PYTHONPATH")
 _OURS = ("PYTHONSAFEPATH", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTEST_CURRENT_TEST", "PYTEST_VERSION")
+HIDDEN = "DOJANG_HIDDEN"
+"""Names of variables that only the verifier has, with commas between."""
 _MOST = TreeLimits(1 << 29, entries=100_000)
 """Limits of what a verifier sends, which is its own doing."""
 
@@ -79,6 +81,7 @@ def _workdir() -> str:
 
 def _variables() -> dict[str, str]:
     """Environment variables that the verifier set for the command."""
-    found = {name: value for name, value in os.environ.items() if name not in (*_OWN, *_OURS)}
+    hidden = (HIDDEN, *os.environ.get(HIDDEN, "").split(","))
+    found = {name: value for name, value in os.environ.items() if name not in (*_OWN, *_OURS, *hidden)}
     paths = [each for each in os.environ.get("PYTHONPATH", "").split(":") if each and not each.startswith(_LIBRARY)]
     return {**found, **({"PYTHONPATH": ":".join(paths)} if paths else {})}

@@ -37,13 +37,18 @@ def _is_copy_of_test(path: str) -> bool:
     return False
 
 
+def _plain(text: bytes) -> bytes:
+    """A text as it is after it was read in text mode and stripped."""
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").strip()
+
+
 class _Rules:
     """The rules for one working directory."""
 
     def __init__(self, workdir: str) -> None:
         self._workdir = workdir
         self._runner: Any = None
-        self._sizes: dict[int, list[str]] | None = None
+        self._texts: set[int] | None = None
         self._load = bootstrap._LoaderBasics.exec_module
 
     def is_agents(self, path: object) -> bool:
@@ -89,21 +94,18 @@ class _Rules:
             raise ImportError(f"a file of the agent may not run in a verifier's process; {_REMEDY}")
 
     def _is_copied(self, source: object) -> bool:
-        """Whether a source text is the whole of one of the agent's files."""
+        """Whether a source text is the whole of one of the agent's files, but for line ends and white space around."""
         data = source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
         if not isinstance(data, bytes) or not data.strip():
             return False
-        if self._sizes is None:
-            self._sizes = {}
+        if self._texts is None:
+            self._texts = set()
             for top, _, files in os.walk(self._workdir):
                 for path in (os.path.join(top, name) for name in files):
                     if os.path.isfile(path):
-                        self._sizes.setdefault(os.path.getsize(path), []).append(path)
-        for path in self._sizes.get(len(data), ()):
-            with open(path, "rb") as file:
-                if file.read() == data:
-                    return True
-        return False
+                        with open(path, "rb") as file:
+                            self._texts.add(hash(_plain(file.read())))
+        return hash(_plain(data)) in self._texts
 
     def hand_over_program(self) -> None:
         """Run the program of this process in another sandbox, if it is the agent's. Does not return then."""
