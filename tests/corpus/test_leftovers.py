@@ -404,7 +404,7 @@ def test_close_with_stopped_workers(make: Callable[..., JudgePool], before: Trac
     pool = make(isolation)
 
     async def stopped() -> list[Judgement]:
-        await pool.judge(submitted(RIGHT))
+        await together(pool, [submitted(f"{SLOW}# first {number}") for number in range(2)])  # both have started
         tasks = [asyncio.create_task(pool.judge(submitted(f"{SLOW}# {number}"))) for number in range(2)]
         await asyncio.sleep(0.4)
         for worker in workers():

@@ -127,7 +127,7 @@ def test_a_reward_function_that_cannot_grade_a_benchmark_is_refused_by_its_name(
     ("override", "words"),
     [
         ("extra={data: {name: arithmetics}}", "eval.benchmarks.extra.data.name: 'arithmetics' is not one of"),
-        ("extra={data: {digits: 3}}", "eval.benchmarks.extra.data.name: must be given: one of arithmetic"),
+        ("extra={data: {digits: 3}}", "eval.benchmarks.extra.data.name: must be given: one of agent_tasks, arithmetic"),
         ("extra.data.name=arithmetic", ""),
         ("extra={every: 3}", "eval.benchmarks.extra.data: must be given"),
         ("extra={data: {name: arithmetic}, evry: 3}", "did you mean eval.benchmarks.extra.every"),

@@ -158,13 +158,13 @@ def test_a_union_is_switched_by_its_name() -> None:
         ("train.betas=[1, 0.5]", "train.betas.0: input should be less than 1, but it is 1"),
         (
             "data.name=gsm9k",
-            "data.name: 'gsm9k' is not one of arithmetic, episodes, files, functions, gsm8k, prepared, "
-            "prompt_completion, reasoning_gym, tiny_programs, custom; did you mean gsm8k?",
+            "data.name: 'gsm9k' is not one of agent_tasks, arithmetic, episodes, files, functions, gsm8k, prepared, "
+            "prompt_completion, reasoning_gym, tiny_programs, verifiers, custom; did you mean gsm8k?",
         ),
         (
             "data.name=[1]",
-            "data.name: '[1]' is not one of arithmetic, episodes, files, functions, gsm8k, prepared, "
-            "prompt_completion, reasoning_gym, tiny_programs, custom",
+            "data.name: '[1]' is not one of agent_tasks, arithmetic, episodes, files, functions, gsm8k, prepared, "
+            "prompt_completion, reasoning_gym, tiny_programs, verifiers, custom",
         ),
         ("seed=4294967296", "seed: input should be less than 4294967296"),
         ("task.rewards={}", "task.rewards: dictionary should have at least 1 item"),
