@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from dojang.judge.sandbox import messages
 from dojang.judge.sandbox.file_tree import FileTree, TreeLimits, read_tree, write_tree
 
-__all__ = ["connect", "main", "run_untrusted"]
+__all__ = ["HIDDEN", "connect", "main", "run_untrusted"]
 
 _SOCKET = "/run/untrusted/socket"
 _LIBRARY = "/opt/dojang/"
