@@ -22,9 +22,11 @@ HERE = Path(__file__).parent
 SMALL = ["steps=3", "rollout.prompts_per_step=4", "rollout.group_size=4", "eval.every=3", "eval.problems=4"]
 LONGER = ["steps=16", "eval.every=2"]
 """Long enough on a quick machine for Prometheus to see the figures of a first evaluation."""
+SLOW = "task.rewards.slow_reward:patient=0.1"
+"""Makes each step last long enough for Prometheus to see it."""
 RECIPE = [
-    *("quickstart", *SMALL),
-    *("algo.kl_coef=0.001", "algo.entropy.coef=0.001", "task.rewards.slow_reward:patient=0.1"),
+    *("quickstart", *SMALL, SLOW),
+    *("algo.kl_coef=0.001", "algo.entropy.coef=0.001"),
     "distillation={teacher: policy, hint: 'The answer is {reference}.'}",
     *("eval.benchmarks.sums.data.name=arithmetic", "eval.benchmarks.sums.every=3", "eval.benchmarks.sums.problems=4"),
 ]
@@ -40,7 +42,7 @@ OTHERS = {
     ],
     "turns": [
         *("quickstart", *SMALL, "workflow.name=custom", "workflow.make_with=second_try:SecondTry"),
-        *("workflow.max_turns=2", "rollout.curriculum_keep=0.5"),
+        *("workflow.max_turns=2", "rollout.curriculum_keep=0.5", SLOW),
     ],
     "completions": ["quickstart-sft", *SMALL, *LONGER],
     "teacher": ["quickstart-distill", *SMALL, *LONGER],
