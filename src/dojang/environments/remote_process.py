@@ -13,22 +13,18 @@ import subprocess
 import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment, Messages, Reply, Step, StepResult
+from dojang.environments.other_interpreter import OtherInterpreter
 from dojang.types import Message, Problem
 
 __all__ = ["ProcessPool", "RemoteEnvironment", "RemoteFailed", "check_package", "process_pool"]
 
-_SERVER = str(Path(__file__).parent / "remote_server.py")
-_LINES = 20
-"""Last lines of standard error that explain a crash."""
 _MOST_LINE = 64 << 20
 
 
@@ -44,32 +40,21 @@ class _Process:
         self._lock = threading.Lock()
         self._ids = itertools.count()
         self._buffer = b""
-        self._errors: deque[str] = deque(maxlen=_LINES)
         try:
-            self._process = subprocess.Popen(
-                [python, "-I", _SERVER, adapter, str(os.getpid())],  # -I: neither our folder nor PYTHONPATH
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                process_group=0,
-            )
+            self._server = OtherInterpreter(python, "remote_server.py", adapter)
         except OSError as error:
             raise RemoteFailed(f"{python} could not be started: {error.strerror}") from error
-        self._reader = threading.Thread(target=self._read_errors, daemon=True, name="environment stderr")
-        self._reader.start()
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self._server.alive
 
     def call(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Sends a request and returns its answer. Ends the process if none comes in time."""
         with self._lock:
             number = next(self._ids)
             try:
-                assert self._process.stdin is not None
-                self._process.stdin.write(json.dumps({"id": number, **request}).encode() + b"\n")
-                self._process.stdin.flush()
+                self._server.send(json.dumps({"id": number, **request}).encode())
                 answer: dict[str, Any] = json.loads(self._line(time.monotonic() + timeout_s))
             except (OSError, ValueError, TypeError) as error:  # TypeError: a value that JSON cannot hold
                 self.end()
@@ -84,22 +69,19 @@ class _Process:
     def end(self) -> None:
         """Kills the process with all it started."""
         with suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            os.killpg(self._server.process.pid, signal.SIGKILL)
+        self._server.process.wait()
 
     def close(self) -> None:
         """Ends the process and frees its pipes."""
         self.end()
-        self._reader.join(5.0)
+        self._server.join_errors()
         with self._lock:  # a call that still reads has failed by then
-            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-                if pipe is not None:
-                    with suppress(OSError):
-                        pipe.close()
+            self._server.close_pipes()
 
     def _line(self, deadline: float) -> bytes:
-        assert self._process.stdout is not None
-        file = self._process.stdout.fileno()
+        assert self._server.process.stdout is not None
+        file = self._server.process.stdout.fileno()
         poller = select.poll()
         poller.register(file, select.POLLIN)
         while b"\n" not in self._buffer:
@@ -113,16 +95,8 @@ class _Process:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        with suppress(ValueError):  # closed meanwhile
-            for line in self._process.stderr:
-                self._errors.append(line.decode(errors="replace").rstrip())
-
     def _why(self, error: Exception) -> str:
-        self._reader.join(1.0)
-        said = "; ".join(list(self._errors)[-3:])[-500:]
-        return f"the environment's process failed: {error}" + (f": {said}" if said else "")
+        return f"the environment's process failed: {error}{self._server.last_words()}"
 
 
 class ProcessPool:

@@ -11,12 +11,12 @@ import os
 import signal
 import subprocess
 import threading
-from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
+
+from dojang.environments.other_interpreter import OtherInterpreter
 
 __all__ = [
     "START_S",
@@ -27,9 +27,6 @@ __all__ = [
     "rollout_processes",
 ]
 
-_SERVER = str(Path(__file__).parent / "rollout_server.py")
-_LINES = 20
-"""Last lines of standard error that explain a crash."""
 _END_S = 15.0
 """Time for the process to kill all that it started."""
 START_S = 300.0
@@ -53,30 +50,19 @@ class RolloutProcess:
         self._lock = threading.Lock()
         self._ids = itertools.count()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
-        self._errors: deque[str] = deque(maxlen=_LINES)
         self._ended = ""
         try:
-            self._process = subprocess.Popen(
-                [python, "-I", _SERVER, adapter, str(os.getpid())],  # -I: neither our folder nor PYTHONPATH
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                process_group=0,
-            )
+            self._server = OtherInterpreter(python, "rollout_server.py", adapter)
         except OSError as error:
             raise RolloutFailed(f"{python} could not be started: {error.strerror}", "interpreter") from error
-        self._readers = [
-            threading.Thread(target=each, daemon=True, name="rollout process")
-            for each in (self._read_errors, self._read_answers)
-        ]
-        for each in self._readers:
-            each.start()
+        self._reader = threading.Thread(target=self._read_answers, daemon=True, name="rollout process")
+        self._reader.start()
         self.started = self.ask("start", options=dict(options))
         """Answer to the start: further requests are answered after it."""
 
     @property
     def alive(self) -> bool:
-        return not self._ended and self._process.poll() is None
+        return not self._ended and self._server.alive
 
     def ask(self, action: str, **fields: object) -> "Future[dict[str, Any]]":
         """Sends a request; its answer comes with the future, or RolloutFailed."""
@@ -92,9 +78,7 @@ class RolloutProcess:
                 return number, answer
             self._waiting[number] = answer
             try:
-                assert self._process.stdin is not None
-                self._process.stdin.write(json.dumps({"id": number, "do": action, **fields}).encode() + b"\n")
-                self._process.stdin.flush()
+                self._server.send(json.dumps({"id": number, "do": action, **fields}).encode())
             except (ValueError, TypeError) as error:  # a value that JSON cannot hold
                 del self._waiting[number]
                 answer.set_exception(RolloutFailed(f"a request cannot be sent: {error}"))
@@ -123,20 +107,18 @@ class RolloutProcess:
     def close(self, reason: str = "the environment's process was ended") -> None:
         """Ends the process with all it started, and frees its pipes."""
         self._fail(reason)
-        self._process.terminate()  # the guard: it kills the others
+        process = self._server.process
+        process.terminate()  # the guard: it kills the others
         try:
-            self._process.wait(_END_S)
+            process.wait(_END_S)
         except subprocess.TimeoutExpired:
             with suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        for each in self._readers:
-            if each is not threading.current_thread():
-                each.join(5.0)
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._server.join_errors()
+        if self._reader is not threading.current_thread():
+            self._reader.join(5.0)
+        self._server.close_pipes()
 
     def _fail(self, reason: str) -> None:
         with self._lock:
@@ -147,9 +129,9 @@ class RolloutProcess:
                 each.set_exception(RolloutFailed(self._ended))
 
     def _read_answers(self) -> None:
-        assert self._process.stdout is not None
+        assert self._server.process.stdout is not None
         with suppress(ValueError, OSError):  # closed meanwhile
-            for line in self._process.stdout:
+            for line in self._server.process.stdout:
                 found = json.loads(line)
                 with self._lock:
                     answer = self._waiting.pop(found.pop("id"), None)
@@ -160,16 +142,7 @@ class RolloutProcess:
                         answer.set_exception(RolloutFailed(found["error"], found.get("kind", "rollout")))
                     else:
                         answer.set_result(found)
-        self._readers[0].join(1.0)  # what it said last comes before its end
-        said = "; ".join(list(self._errors)[-3:])[-500:]
-        self._fail("the environment's process ended" + (f": {said}" if said else ""))
-
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        with suppress(ValueError, OSError):  # closed meanwhile
-            for line in self._process.stderr:
-                if text := line.decode(errors="replace").strip():
-                    self._errors.append(text)
+        self._fail(f"the environment's process ended{self._server.last_words()}")
 
 
 class RolloutProcesses:
