@@ -1,17 +1,14 @@
 """The quickstart over several turns: success on unseen maps rises, and a killed run continues with the same tokens."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 import commands
+from killed_runs import samples_of_a_killed_run
 
 pytestmark = pytest.mark.slow
 
@@ -26,17 +23,6 @@ SMALL = ["steps=4", "rollout.prompts_per_step=2", "eval.every=4", "eval.problems
 def command(directory: Path, *settings: str) -> list[str]:
     asked = ["quickstart-frozen-lake", "model.device=cpu", *settings, "--run-dir", str(directory)]
     return [sys.executable, "-m", "dojang", "train", *asked]
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    output, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, output
-
-
-def rollouts(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    columns = ["prompt_index", "index", "problem", "tokens", "mask", "logprobs", "reward", "advantage", "turns"]
-    files = sorted((directory / "rollouts").glob("*.parquet"))
-    return {path.name: pq.read_table(path, columns=columns).to_pylist() for path in files}
 
 
 def test_training_doubles_the_success_on_unseen_maps(tmp_path: Path) -> None:
@@ -55,20 +41,5 @@ def test_a_killed_run_continues_token_exact(tmp_path: Path) -> None:
         asked = [*command(directory, *SMALL), *more]
         return commands.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    finish(start(tmp_path / "untouched"))
-    killed = tmp_path / "killed"
-    process = start(killed)
-    deadline = time.monotonic() + PATIENCE_S
-    while len(list((killed / "rollouts").glob("train-*"))) < 2:
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "the run made no progress"
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    finish(start(killed, "--resume"))
-    expected, played = rollouts(tmp_path / "untouched"), rollouts(killed)
-    assert played.keys() == expected.keys()
-    for name, rows in expected.items():
-        assert played[name] == rows, f"{name} differs"
-    train = [row for name, rows in expected.items() if name.startswith("train") for row in rows]
+    train = samples_of_a_killed_run(start, tmp_path, 2, PATIENCE_S)
     assert max(len(row["turns"]) for row in train) > 5, "episodes have several turns"
