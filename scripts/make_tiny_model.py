@@ -34,14 +34,14 @@ from tiny_corpus import ANSWER, Exercise, draw
 __all__ = [
     "END",
     "PAD",
-    "PEAK_RATE",
     "Evaluation",
     "Grade",
-    "architecture",
     "evaluate",
     "grade",
     "make_model",
     "make_tokenizer",
+    "parse",
+    "pretrain",
     "render",
     "run",
     "sample",
@@ -99,6 +99,20 @@ def make_model(
     tokenizer: PreTrainedTokenizerBase, steps: int, seed: int, draw: Callable[[Random], Exercise] = draw
 ) -> PreTrainedModel:
     """Pretrains on `steps` batches of homework."""
+
+    def backward(model: PreTrainedModel, rng: Random, step: int) -> float:
+        tokens, labels = _batch(tokenizer, [draw(rng) for _ in range(BATCH)])
+        loss = model(input_ids=tokens, labels=labels).loss
+        loss.backward()
+        return float(loss.item())
+
+    return pretrain(tokenizer, steps, seed, backward)
+
+
+def pretrain(
+    tokenizer: PreTrainedTokenizerBase, steps: int, seed: int, backward: Callable[[PreTrainedModel, Random, int], float]
+) -> PreTrainedModel:
+    """Trains a new model. `backward` computes the gradients of a step, counted from 1, and returns its loss."""
     torch.set_num_threads(1)  # the number of threads determines the order of float additions
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(seed)
@@ -107,15 +121,14 @@ def make_model(
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_RATE, total_steps=steps, pct_start=0.1)
     for step in range(1, steps + 1):
-        tokens, labels = _batch(tokenizer, [draw(rng) for _ in range(BATCH)])
-        loss = model(input_ids=tokens, labels=labels).loss
-        loss.backward()
+        loss = backward(model, rng, step)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
         if step % 50 == 0:
-            sys.stdout.write(f"step {step}/{steps}  loss {loss.item():.3f}\n")
+            sys.stdout.write(f"step {step}/{steps}  loss {loss:.3f}\n")
+            sys.stdout.flush()
     return model
 
 
@@ -195,6 +208,17 @@ def evaluate(
     )
 
 
+def parse(name: str, steps: int) -> argparse.Namespace:
+    """Reads the command line, and makes the folder `out` that it names."""
+    parser = argparse.ArgumentParser(description=f"Make {name}.")
+    parser.add_argument("out", type=Path, metavar="OUT_DIR", help="where to write the model")
+    parser.add_argument("--steps", type=int, default=steps, help=f"batches to train on (default {steps})")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and corpus (default 0)")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    return options
+
+
 def run(
     name: str,
     steps: int,
@@ -204,12 +228,7 @@ def run(
     grade: Grade = grade,
 ) -> None:
     """Makes a model as the command line says, saves it, loads it again and prints its results on `problems`."""
-    parser = argparse.ArgumentParser(description=f"Make {name}.")
-    parser.add_argument("out", type=Path, metavar="OUT_DIR", help="where to write the model")
-    parser.add_argument("--steps", type=int, default=steps, help=f"batches to train on (default {steps})")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and corpus (default 0)")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    options = parse(name, steps)
     tokenizer = make_tokenizer(options.out, draw, apart)
     model = make_model(tokenizer, options.steps, options.seed, draw)
     model.bfloat16().save_pretrained(options.out)
