@@ -114,7 +114,7 @@ def test_an_agent_may_post_its_reward(play: Play) -> None:
 
 def hang(problem: Problem, client: AgentClient) -> float:
     ask(client, "what?")
-    time.sleep(5)
+    time.sleep(8)
     return 1.0
 
 
@@ -127,7 +127,7 @@ def fail(problem: Problem, client: AgentClient) -> float:
     ("agent", "reason"),
     [
         (fail, "ValueError: my mistake"),
-        (hang, "took longer than workflow.timeout_s=1"),
+        (hang, "took longer than workflow.timeout_s=4"),
         (lambda problem, client: ask(client, "x") and None, "returned None and posted no reward"),
         (lambda problem, client: ask(client, "x") and float("nan"), "reward nan"),
         (lambda problem, client: ask(client, "x") and [problem.messages[0]], "neither a reward nor an answer"),
@@ -135,7 +135,7 @@ def fail(problem: Problem, client: AgentClient) -> float:
     ],
 )
 def test_a_failure_of_the_agent_is_no_reward(play: Play, agent: Callable[..., Any], reason: str) -> None:
-    group = play(agent, timeout_s=1, group_size=1)
+    group = play(agent, timeout_s=4 if agent is hang else 60, group_size=1)
     assert group.samples == ()
     (error,) = group.judge_errors
     assert reason in error
@@ -267,7 +267,8 @@ def test_a_program_that_fails_has_no_reward_and_leaves_no_process(
     play: Play, tmp_path: Path, end: str, reason: str
 ) -> None:
     start = LEAVES_CHILD.format(path=str(tmp_path / "child"))
-    group = play(None, command=program(tmp_path, start + end), group_size=1, timeout_s=3)
+    timeout_s = 3 if "timeout_s" in reason else 60
+    group = play(None, command=program(tmp_path, start + end), group_size=1, timeout_s=timeout_s)
     assert group.samples == ()
     assert reason in group.judge_errors[0]
     child = int((tmp_path / "child").read_text())

@@ -151,7 +151,7 @@ def test_a_crash_fails_its_episodes_and_the_next_start_a_new_process(start: Star
 
 
 def test_a_process_that_hangs_is_ended(start: Start) -> None:
-    environment = start(1, timeout_s=1.5)
+    environment = start(1, timeout_s=4)
     pid = int(said(environment, "pid"))
     began = time.monotonic()
     with pytest.raises(RemoteFailed, match="no answer in time"):
