@@ -4,7 +4,6 @@ import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,7 +12,13 @@ from pydantic import Field, model_validator
 from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment, Messages, Reply, Step, StepResult
 from dojang.environments.multi_turn import EpisodeLimits
-from dojang.environments.rollout_process import START_S, RolloutFailed, RolloutProcess, rollout_processes
+from dojang.environments.rollout_process import (
+    START_S,
+    RolloutFailed,
+    RolloutProcess,
+    rollout_processes,
+    trial_process,
+)
 from dojang.environments.section import EnvironmentSection
 from dojang.protocols import Task
 from dojang.types import Problem
@@ -21,7 +26,12 @@ from dojang.types import Problem
 __all__ = ["ADAPTER", "OpenEnvConfig"]
 
 ADAPTER = str(Path(__file__).parent / "openenv_sessions.py")
-_PACKAGE = "openenv==0.10.0"
+_PACKAGE = (
+    "openenv",
+    "install it into a virtual environment (python -m venv .venv-openenv && .venv-openenv/bin/pip install "
+    "openenv==0.10.0) and set workflow.python=.venv-openenv/bin/python",
+)
+"""The package, and what to do without it."""
 _NUMBERS = itertools.count()
 
 
@@ -80,28 +90,11 @@ class OpenEnvConfig(EnvironmentSection):
         """Raises ConfigError if a server does not answer, or the problems have no seeds."""
         if not all(isinstance(each.columns.get("seed"), int) for each in problems):
             raise ConfigError("workflow.name=openenv makes its own instances; set data.name=episodes")
-        python = self.python or sys.executable
-        try:
-            process = RolloutProcess(python, ADAPTER, json.loads(self.options()))
-        except RolloutFailed as error:
-            raise ConfigError(f"workflow.python={python} does not run: {error}") from error
-        try:
-            process.started.result(START_S)
+        where = f"workflow.app={self.app}" if self.app else f"workflow.urls=[{', '.join(self.urls)}]"
+        failure = f"{where}: the environment cannot be used"
+        with trial_process(self.python or sys.executable, ADAPTER, self.options(), failure, _PACKAGE) as process:
             process.ask("reset", timeout_s=self.timeout_s, session=0, seed=0).result(START_S)
             process.ask("close", timeout_s=self.timeout_s, session=0).result(START_S)
-        except FutureTimeout as error:
-            raise ConfigError(f"workflow.name=openenv: the environment did not start in {START_S:g} s") from error
-        except RolloutFailed as error:
-            if error.kind == "package":
-                raise ConfigError(
-                    f"workflow.python={python} has no openenv ({error}); install it into a virtual environment (python "
-                    f"-m venv .venv-openenv && .venv-openenv/bin/pip install {_PACKAGE}) and set "
-                    "workflow.python=.venv-openenv/bin/python"
-                ) from error
-            where = f"workflow.app={self.app}" if self.app else f"workflow.urls=[{', '.join(self.urls)}]"
-            raise ConfigError(f"{where}: the environment cannot be used: {error}") from error
-        finally:
-            process.close()
 
 
 class _OpenEnvEpisode(Environment):

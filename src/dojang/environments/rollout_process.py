@@ -11,11 +11,12 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from dojang.core.errors import ConfigError
 from dojang.environments.other_interpreter import OtherInterpreter
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "RolloutProcesses",
     "close_rollout_processes",
     "rollout_processes",
+    "trial_process",
 ]
 
 _END_S = 15.0
@@ -169,6 +171,29 @@ class RolloutProcesses:
             if self._process is not None:
                 self._process.close()
             self._process = None
+
+
+@contextmanager
+def trial_process(
+    python: str, adapter: str, options: str, failure: str, package: tuple[str, str]
+) -> Iterator[RolloutProcess]:
+    """Starts a process to try an environment before a run, and ends it. Raises ConfigError if the interpreter does not
+    run or has no `package` (its name, and what to do then), or if a request fails: `failure` says what that means."""
+    try:
+        process = RolloutProcess(python, adapter, json.loads(options))
+    except RolloutFailed as error:
+        raise ConfigError(f"workflow.python={python} does not run: {error}") from error
+    try:
+        process.started.result(START_S)
+        yield process
+    except TimeoutError as error:
+        raise ConfigError(f"{failure}: it did not start in {START_S:g} s") from error
+    except RolloutFailed as error:
+        if error.kind == "package":
+            raise ConfigError(f"workflow.python={python} has no {package[0]} ({error}); {package[1]}") from error
+        raise ConfigError(f"{failure}: {error}") from error
+    finally:
+        process.close()
 
 
 _SHARED: dict[tuple[str, str, str], RolloutProcesses] = {}

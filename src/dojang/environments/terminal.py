@@ -6,6 +6,7 @@ commands are told to the model. A failure of a sandbox fails the episode, which 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -101,14 +102,10 @@ class TerminalConfig(EnvironmentSection):
         found = "echo $((6 * 7))" + (" && python3 -c 'import pytest'" if uses_pytest else "")
         try:
             sandbox = ShellSandbox(self.host(), "verifier", workdir, self.shell_limits())
+            with closing(sandbox):
+                ended = sandbox.run(["/bin/bash", "-c", found], 1000, 60.0)
         except WorkerFailed as error:
             raise ConfigError(f"workflow.name=terminal: commands cannot be run here: {error}") from error
-        try:
-            ended = sandbox.run(["/bin/bash", "-c", found], 1000, 60.0)
-        except WorkerFailed as error:
-            raise ConfigError(f"workflow.name=terminal: commands cannot be run here: {error}") from error
-        finally:
-            sandbox.close()
         if not ended.text.startswith("42\n"):
             raise ConfigError(f"workflow.name=terminal: commands cannot be run here: {ended.killed or ended.text}")
         if ended.status != 0:
@@ -167,9 +164,8 @@ class Terminal(ToolEnvironment):
             return f"error: the commands of this reply took longer than {self._config.wall_s:g} s"
         if self._sandbox is None:
             raise WorkerFailed("the sandbox is closed")
-        argv = ["/usr/bin/env", *_assignments(self._task.variables), "/bin/bash", "-c", command]
-        ended = self._sandbox.run(argv, self._config.output_chars - 200, left)
-        return _told(ended)
+        most = self._config.output_chars - 200
+        return _told(self._sandbox.run(["/bin/bash", "-c", command], most, left, self._task.variables))
 
     async def _verdict(self) -> Verdict:
         """Runs the verifier on the files that the agent leaves."""
@@ -235,10 +231,6 @@ def _load(problem: Problem) -> AgentTask:
 def _tree(files: Mapping[str, TaskFile]) -> FileTree:
     entries = [{"path": name, "kind": "file", "executable": file.executable} for name, file in files.items()]
     return FileTree(entries, [file.content for file in files.values()])
-
-
-def _assignments(variables: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in variables.items()]
 
 
 def _told(ended: ShellOutput) -> str:

@@ -7,7 +7,6 @@ by the policy's server; the process answers with the reward.
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,7 +14,7 @@ from pydantic import Field
 
 from dojang.core.errors import ConfigError
 from dojang.data.verifiers import PACKAGE, VerifiersTask, install_hint
-from dojang.environments.rollout_process import START_S, RolloutFailed, RolloutProcess
+from dojang.environments.rollout_process import START_S, trial_process
 from dojang.protocols import Task, Workflow
 from dojang.types import Problem
 from dojang.workflows.section import RolloutPolicy, WorkflowSection
@@ -101,18 +100,6 @@ class VerifiersConfig(WorkflowSection):
                 "workflow.name=verifiers needs a taskset: set data.name=verifiers and data.taskset.id, or "
                 "workflow.env.taskset.id"
             )
-        try:
-            process = RolloutProcess(python, ADAPTER, json.loads(options))
-        except RolloutFailed as error:
-            raise ConfigError(f"workflow.python={python} does not run: {error}") from error
-        try:
-            process.started.result(START_S)
+        failure = "workflow.name=verifiers: the environment cannot be made"
+        with trial_process(python, ADAPTER, options, failure, (PACKAGE, install_hint())) as process:
             process.ask("check", timeout_s=START_S, task=self.task_of(problems[0])).result(START_S)
-        except FutureTimeout as error:
-            raise ConfigError(f"workflow.name=verifiers: the environment did not start in {START_S:g} s") from error
-        except RolloutFailed as error:
-            if error.kind == "package":
-                raise ConfigError(f"workflow.python={python} has no {PACKAGE} ({error}); {install_hint()}") from error
-            raise ConfigError(f"workflow.name=verifiers: the environment cannot be made: {error}") from error
-        finally:
-            process.close()

@@ -140,9 +140,11 @@ class ShellSandbox(SupervisedWorker):
         answer, (head, tail) = self.receive()
         return ShellOutput(cut_middle(head, tail, answer["total"], most_chars), answer["status"], answer["killed"])
 
-    def run(self, argv: Sequence[str], most_chars: int, wall_s: float | None = None) -> ShellOutput:
+    def run(
+        self, argv: Sequence[str], most_chars: int, wall_s: float | None = None, variables: Mapping[str, str] = {}
+    ) -> ShellOutput:
         """Run a command in the working directory. Raises WorkerFailed if the sandbox failed, not the command."""
-        self.start(argv, most_chars, wall_s)
+        self.start(argv, most_chars, wall_s, variables)
         return self.finish(most_chars)
 
     def ask(self, request: Mapping[str, Any], pieces: Sequence[bytes] = ()) -> tuple[dict[str, Any], list[bytes]]:

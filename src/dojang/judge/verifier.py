@@ -127,7 +127,7 @@ class _UntrustedRuns:
         self._failure = ""
 
     def accept(self, listener: socket.socket) -> None:
-        """Serve the next connection in a new sandbox. Raises WorkerFailed if an earlier one could not be served."""
+        """Serve the next connection in a new sandbox; close it if an earlier one could not be served."""
         connection, _ = listener.accept()
         if self._failure or len(self._threads) >= _MOST_RUNS:
             connection.close()

@@ -60,7 +60,7 @@ def read_tree(folder: str, limits: TreeLimits) -> FileTree:
         name = os.path.relpath(path, root)
         if len(entries) + len(links) >= limits.entries:
             raise TooLarge(f"more than {limits.entries} files")
-        if any(ord(each) < 32 or ord(each) == 127 for each in name):
+        if _has_control_characters(name):
             left_out.append(f"{name!r}: its name has control characters")
         elif stat.S_ISDIR(mode):
             entries.append({"path": name, "kind": "dir"})
@@ -123,9 +123,13 @@ def _walk(root: str, limits: TreeLimits) -> Iterator[tuple[str, int]]:
             mode = os.lstat(path).st_mode
             yield path, mode
             # A folder whose name is refused is refused with all it holds.
-            if stat.S_ISDIR(mode) and not any(ord(each) < 32 or ord(each) == 127 for each in name):
+            if stat.S_ISDIR(mode) and not _has_control_characters(name):
                 below.append((path, depth + 1))
         waiting += reversed(below)
+
+
+def _has_control_characters(name: str) -> bool:
+    return any(ord(each) < 32 or ord(each) == 127 for each in name)
 
 
 def _read(path: str, most: int) -> bytes:
