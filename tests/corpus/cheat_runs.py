@@ -31,8 +31,12 @@ mkdir -p "$LOGS"
 . /tmp/naive/agent.sh > /dev/null 2>&1
 mkdir -p "$LOGS" 2> /dev/null
 bash "$TESTS/test.sh" > /dev/null 2>&1 || true
-for try in $(seq $TRIES); do [ "$(cat "$LOGS/reward.txt" 2> /dev/null)" = 1 ] && break; sleep 0.05; done
-cat "$LOGS/reward.txt"
+for try in $(seq $TRIES); do
+  reward=$(cat "$LOGS/reward.txt" 2> /dev/null)
+  [ "$reward" = 1 ] && break
+  sleep 0.05
+done
+echo "$reward"
 """
 
 

@@ -8,8 +8,10 @@ folder = os.environ["LOGS"]
 os.makedirs(folder, exist_ok=True)
 watch = libc.inotify_init()
 libc.inotify_add_watch(watch, folder.encode(), 8)  # IN_CLOSE_WRITE
+open("watching", "w").close()
 os.read(watch, 4096)
 with open(folder + "/reward.txt", "w") as file:
     file.write("1")
 END
 python3 watch.py > /dev/null 2>&1 &
+for try in $(seq 1000); do [ -e watching ] && break; sleep 0.01; done
