@@ -14,4 +14,4 @@ with open(folder + "/reward.txt", "w") as file:
     file.write("1")
 END
 python3 watch.py > /dev/null 2>&1 &
-for try in $(seq 1000); do [ -e watching ] && break; sleep 0.01; done
+while [ ! -e watching ] && kill -0 $! 2> /dev/null; do sleep 0.01; done
