@@ -192,4 +192,5 @@ def test_two_steps_train_without_judge_errors(data: dict[str, list[str]], runs: 
     if "tester" in name:
         assert [row["tester/groups/total"] for row in found if "tester/groups/total" in row] == [2.0, 2.0]
         assert [row["tester/judge/errors"] for row in found if "tester/judge/errors" in row] == [0.0, 0.0]
-        assert (runs / name / "checkpoints" / "last" / "tester" / "model.safetensors").is_file()
+        weights = "adapter_model" if recipe.load(name, []).train.lora else "model"
+        assert (runs / name / "checkpoints" / "last" / "tester" / f"{weights}.safetensors").is_file()

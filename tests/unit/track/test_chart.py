@@ -47,3 +47,11 @@ def test_chart_draws_the_rewards_of_two_models() -> None:
     rewards, _ = plot(rows, "a run").axes
     drawn = {line.get_label(): list(line.get_ydata()) for line in rewards.lines}
     assert drawn == {"training, coder, first turn": [0.1, 0.3], "training, tester": [0.2, 0.6]}
+
+
+def test_ticks_of_close_accuracies_have_different_labels() -> None:
+    figure = plot([{"step": 0, "val/accuracy/mbpp": 0.508}, {"step": 50, "val/accuracy/mbpp": 0.539}], "a run")
+    figure.canvas.draw()
+    _, accuracies = figure.axes
+    labels = [label.get_text() for label in accuracies.get_yticklabels()]
+    assert len(set(labels)) == len(labels) > 3
