@@ -2,7 +2,7 @@
 
 All episodes are played at once, with workflow.lockstep=false: an episode goes on as soon as its environment has
 answered. After each reply the environment sleeps, on average --sleep seconds. Two baselines sample the same number of
-tokens without any environment, all requests handed in at once:
+tokens without any environment and without prefix caching, all requests handed in at once:
 
     requests       every turn is a request: prompts and completions have the lengths of the episodes' turns
     completions    every episode is one request: its first prompt, and one completion with all its sampled tokens.
@@ -12,19 +12,22 @@ Lengths of replies are fixed before, geometric as answers are. Rounds are interl
 alike; the median counts. Processor time is in the notes: it tells what turns cost, but not whether the engine idled.
 """
 
+import argparse
 import asyncio
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
+from dojang.engine.config import TorchEngineConfig
 from dojang.engine.torch_engine import TorchEngine
 from dojang.environments.base import Environment, Reply, StepResult
 from dojang.environments.multi_turn import EpisodeLimits, MultiTurn
@@ -150,7 +153,7 @@ def whole(requests: Sequence[tuple[Sequence[int], Sampling]]) -> list[tuple[Sequ
     ]
 
 
-def main() -> None:
+def parse_options() -> argparse.Namespace:
     parser = arguments((__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="dojang-tiny", help="dojang-tiny, random-20m, random-135m or another")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -160,25 +163,42 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64, help="mean tokens of a reply")
     parser.add_argument("--max-tokens", type=int, default=100)
     parser.add_argument("--max-num-seqs", type=int, default=256, help="sequences that the engine decodes at a time")
+    cache = "rollout.engine.prefix_cache_gb of the episodes (default: that of a run with an environment)"
+    parser.add_argument("--prefix-cache-gb", type=float, help=cache)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def make_engines(options: argparse.Namespace) -> tuple[TorchEngine, TorchEngine, PreTrainedTokenizerBase, float]:
+    """The engine of the episodes, that of the baselines, their tokenizer, and the GiB of the first one's prefix
+    cache."""
     model, tokenizer = load(options.model, fast_dtype(options.device), options.device)
-    engine = TorchEngine(model, tokenizer, WeightVersions(model.dtype), max_num_seqs=options.max_num_seqs)
-    engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
+    settings = TorchEngineConfig(prefix_cache_gb=options.prefix_cache_gb)
+    cached = settings.prefix_cache(gpu=torch.device(options.device).type == "cuda", several_turns=True)
+
+    def make(prefix_cache_gb: float) -> TorchEngine:
+        weights, most = WeightVersions(model.dtype), options.max_num_seqs
+        engine = TorchEngine(model, tokenizer, weights, max_num_seqs=most, prefix_cache_gb=prefix_cache_gb)
+        engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
+        return engine
+
+    return make(cached), make(0.0), tokenizer, cached
+
+
+def main() -> None:
+    options = parse_options()
+    engine, plain, tokenizer, prefix_cache_gb = make_engines(options)
     random = Random(0)
     lengths = [
         [geometric(random, options.length, options.max_tokens) for _ in range(options.turns)]
         for _ in range(options.episodes)
     ]
     fixed, asleep = FixedLengths(engine, lengths), Asleep()
+    renderer = ChatRenderer(tokenizer, context=None, max_tokens=options.max_tokens)
     workflow = MultiTurn(
         lambda: Sleepy(options.turns, options.sleep, random, asleep),
         NoTask(),
-        RolloutPolicy(
-            fixed,
-            ChatRenderer(tokenizer, context=None, max_tokens=options.max_tokens),
-            Sampling(1.0, options.max_tokens),
-        ),
+        RolloutPolicy(fixed, renderer, Sampling(1.0, options.max_tokens)),
         EpisodeLimits(options.turns, 60.0),
         group_size=1,
         lockstep=False,
@@ -188,8 +208,8 @@ def main() -> None:
         fixed.forget()
         found = {
             "episodes": timed(play(workflow, options.episodes)),
-            "requests": timed(ask(engine, fixed.requests)),
-            "completions": timed(ask(engine, whole(fixed.requests))),
+            "requests": timed(ask(plain, fixed.requests)),
+            "completions": timed(ask(plain, whole(fixed.requests))),
         }
         print(f"{number or 'warm-up'}: {found}", file=sys.stderr, flush=True)
         if len({each.tokens for each in found.values()}) > 1:
@@ -197,18 +217,26 @@ def main() -> None:
         if number:
             for name, one in found.items():
                 rounds[name].append(one)
-    asyncio.run(engine.close())
+    for each in (engine, plain):
+        asyncio.run(each.close())
     slept = options.sleep * options.turns * options.episodes
     case = f"{options.model}, {options.episodes} episodes at once, {options.turns} turns, {slept:g} s of sleep in all"
+    notes = f"{options.rounds} rounds, up to {asleep.most} environments asleep, "
+    notes += f"prefix cache of {prefix_cache_gb:g} GiB" if prefix_cache_gb else "no prefix cache"
+    report("episodes", rows_of(rounds, case, notes), options.json)
+
+
+def rows_of(rounds: Mapping[str, Sequence[Timed]], case: str, notes: str) -> list[Row]:
+    """The episodes beside each baseline: medians over the rounds."""
     rows = []
     for name in ("requests", "completions"):
         mine, theirs = ([one.tokens / one.wall_s for one in rounds[each]] for each in ("episodes", name))
         cpu = statistics.median(b.cpu_s / a.cpu_s for a, b in zip(rounds["episodes"], rounds[name], strict=True))
         ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
         value, baseline = statistics.median(mine), statistics.median(theirs)
-        notes = f"{cpu:.2f}x in processor time, {options.rounds} rounds, up to {asleep.most} environments asleep"
-        rows.append(Row(case, "episodes", name, value, baseline, "tokens/s", ratio, notes))
-    report("episodes", rows, options.json)
+        said = f"{cpu:.2f}x in processor time, {notes}"
+        rows.append(Row(case, "episodes", name, value, baseline, "tokens/s", ratio, said))
+    return rows
 
 
 if __name__ == "__main__":

@@ -313,6 +313,7 @@ def make_engine(
             alone=alone,
             reserved=reserved,
             threads=threads or _threads_beside_judge(config),
+            several_turns=config.workflow.is_environment,
         )
     )
 

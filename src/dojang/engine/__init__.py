@@ -6,6 +6,7 @@ generate_engine  GenerateEngine: slow, on transformers' generate, for other mode
 scheduler       continuous batching: prefill, decode, preemption
 sequence        a request and the sequences of its samples
 kv_cache        the KV cache and prefilled prefixes
+prefix_cache    keys and values of finished turns
 kv_cache_size   budget and slots of the KV cache
 backend         CPU or GPU implementations for the scheduler
 decode          one decode step; eager runner for any device

@@ -48,18 +48,22 @@ def prefill_attention(chunks: Sequence[PrefillChunk], decoder: Decoder) -> Atten
     sizes = [chunk.end - chunk.start for chunk in chunks]
     for chunk in chunks:
         chunk.prefix.allocate(shape, decoder.dtype, decoder.device)
+    masks = [
+        {window: _causal_mask(chunk, window, decoder.device, always=shape.softcap > 0) for window in set(shape.windows)}
+        for chunk in chunks
+    ]
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
         outputs = []
-        parts = zip(chunks, *(each.split_with_sizes(sizes) for each in (q_NHD, k_NKD, v_NKD)), strict=True)
-        for chunk, q_CHD, k_CKD, v_CKD in parts:
+        parts = zip(chunks, masks, *(each.split_with_sizes(sizes) for each in (q_NHD, k_NKD, v_NKD)), strict=True)
+        for chunk, mask, q_CHD, k_CKD, v_CKD in parts:
             chunk.store(layer, k_CKD, v_CKD)
             keys_LKTD, values_LKTD = chunk.prefix.kv
             out_1HCD = _attend(
                 q_CHD.transpose(0, 1)[None],
                 keys_LKTD[layer, None, :, : chunk.end],
                 values_LKTD[layer, None, :, : chunk.end],
-                _causal_mask(chunk, shape.windows[layer], q_NHD.device, always=shape.softcap > 0),
+                mask[shape.windows[layer]],
                 shape,
             )
             outputs.append(out_1HCD[0].transpose(0, 1))

@@ -45,6 +45,8 @@ class EngineParts:
     """Tells how many bytes trainers of this process will still allocate on the engine's GPU; None: not known."""
     threads: int | None
     """CPU threads, if the section does not set them; None: torch's default."""
+    several_turns: bool = False
+    """Prompts go on where earlier completions ended."""
 
 
 class EngineSection(Section):
@@ -90,9 +92,18 @@ class TorchEngineConfig(StartedEngineSection):
     prefill_chunk_tokens: int | None = Field(default=None, ge=1)
     """Chunked prefill: prompt tokens that the engine prefills between two decode steps; fewer delay running sequences
     less. Defaults to 512, on a GPU to 8192."""
+    prefix_cache_gb: float | None = Field(default=None, ge=0)
+    """Prefix caching: GiB for keys and values of finished turns, on top of `kv_cache_gb`. The next turn of a
+    conversation prefills only its new tokens. 0 disables it. Defaults to 1 on a CPU with a workflow of several turns,
+    else to 0."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of the engine without a GPU. Defaults to one per core, or one less where programs are judged on
     the same machine: threads synchronise, so a busy core costs more than one thread less."""
+
+    def prefix_cache(self, *, gpu: bool, several_turns: bool) -> float:
+        """Size of the prefix cache in GiB."""
+        default = 1.0 if several_turns and not gpu else 0.0
+        return default if self.prefix_cache_gb is None else self.prefix_cache_gb
 
     def make(self, parts: EngineParts) -> RolloutEngine:
         from dojang.engine.generate_engine import GenerateEngine
@@ -108,6 +119,7 @@ class TorchEngineConfig(StartedEngineSection):
             alone=parts.alone,
             reserved=parts.reserved,
             prefill_chunk_tokens=self.prefill_chunk_tokens,
+            prefix_cache_gb=self.prefix_cache(gpu=model.device.type == "cuda", several_turns=parts.several_turns),
         )
         if found.engine == "generate":
             warnings.warn(f"{parts.source}: {found.message}", RuntimeWarning, stacklevel=2)

@@ -99,6 +99,11 @@ class KvCache:
             self.keys_LSKTD[:, slot, :, :size] = keys_LKTD[:, None]
             self.values_LSKTD[:, slot, :, :size] = values_LKTD[:, None]
 
+    def read(self, slot: int, size: int) -> tuple[Tensor, Tensor]:
+        """Copies of the keys and values of a slot's first `size` tokens, [L, K, T, D] each."""
+        place = self._slot_table[slot]
+        return self.keys_LSKTD[:, place, :, :size].clone(), self.values_LSKTD[:, place, :, :size].clone()
+
     def physical_slot(self, slot: int) -> int:
         """Index of a slot in the tensors."""
         return self._slot_table[slot]
@@ -182,6 +187,8 @@ class Prefix:
         """Tokens prefilled so far."""
         self.logits_V: Tensor | None = None
         self._kv: tuple[Tensor, Tensor] | None = None
+        self._source: Prefix | None = None
+        """Prefix with the first tokens' keys and values, until those are copied."""
 
     @property
     def kv(self) -> tuple[Tensor, Tensor]:
@@ -192,16 +199,24 @@ class Prefix:
     def set_kv(self, keys_LKTD: Tensor, values_LKTD: Tensor) -> None:
         self._kv = keys_LKTD, values_LKTD
 
+    def start_from(self, source: "Prefix") -> None:
+        """Continue the tokens of `source`, whose keys and values are all computed."""
+        self._source, self.num_computed_tokens = source, len(source.tokens)
+
     def allocate(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
         """Allocate keys and values unless that was done."""
         if self._kv is None:
             sizes = (2, shape.layers, shape.kv_heads, len(self.tokens), shape.head)
             keys_LKTD, values_LKTD = torch.empty(sizes, dtype=dtype, device=device).unbind()
             self._kv = keys_LKTD, values_LKTD
+        if self._source is not None:
+            for target_LKTD, source_LKTD in zip(self._kv, self._source.kv, strict=True):
+                target_LKTD[:, :, : len(self._source.tokens)] = source_LKTD
+            self._source = None
 
     def clear(self) -> None:
         """Drop all results, so that the tokens are prefilled again (after a weight update, for example)."""
-        self.num_computed_tokens, self.logits_V, self._kv = 0, None, None
+        self.num_computed_tokens, self.logits_V, self._kv, self._source = 0, None, None, None
 
 
 def default_kv_cache_bytes(

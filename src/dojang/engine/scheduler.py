@@ -30,6 +30,7 @@ from dojang.engine.config import default_prefill_chunk
 from dojang.engine.decode import SampledTokens, StepInputs, sample
 from dojang.engine.decoder import Decoder
 from dojang.engine.kv_cache import Budget, KvCache, Prefix
+from dojang.engine.prefix_cache import PrefixCache
 from dojang.engine.sequence import Request, Sequence
 from dojang.engine.stop_criteria import StopCriteria
 from dojang.types import Completion, Finish
@@ -68,8 +69,10 @@ class Scheduler:
         max_num_seqs: int,
         budget: Budget,
         prefill_chunk_tokens: int | None,
+        prefix_cache: int = 0,
         context: int | None = None,
     ) -> None:
+        """`budget` of the KV cache, and bytes of `prefix_cache`, which come on top."""
         self._decoder = decoder
         self._stop_criteria = stop_criteria
         self._chunk = prefill_chunk_tokens or default_prefill_chunk(gpu=decoder.fused)
@@ -83,6 +86,7 @@ class Scheduler:
         self._runner, self._prefill_attention, self._write_prefixes = make_backend(decoder, self._cache, max_num_seqs)
         self._prefixes: WeakValueDictionary[tuple[int, ...], Prefix] = WeakValueDictionary()
         """Prefixes of waiting sequences, for other requests with the same tokens to share."""
+        self._prefix_cache = PrefixCache(prefix_cache)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         """Sequences being decoded; the index of each is its slot."""
@@ -139,6 +143,7 @@ class Scheduler:
         """Drop all prefilled results, also of finished requests: their prefixes may still be referenced."""
         for prefix in list(self._prefixes.values()):
             prefix.clear()
+        self._prefix_cache.clear()
 
     def _preempt(self, kept: int) -> None:
         """Move all running sequences but the first `kept` back to the waiting queue, to be prefilled again."""
@@ -209,6 +214,8 @@ class Scheduler:
         for prefix in self._next_prefixes():
             if left <= 0:
                 break
+            if not prefix.num_computed_tokens:
+                self._prefix_cache.fill(prefix)
             start, size = prefix.num_computed_tokens, len(prefix.tokens)
             if start == size:
                 continue
@@ -334,8 +341,17 @@ class Scheduler:
         """Finish the sequences in these slots, last slot first: later sequences move into freed slots."""
         for slot in sorted(finished, reverse=True):
             seq = self._running[slot]
+            if self._prefix_cache.enabled:
+                self._keep(slot, seq)
             self._free_slot(slot)
             self._finish(seq, finished[slot])
+
+    def _keep(self, slot: int, seq: Sequence) -> None:
+        """Keep the keys and values of a finished sequence, without those of its last token, which were never needed;
+        unless older weights computed some."""
+        if [span.version for span in seq.spans] == [self.version]:
+            tokens = (seq.request.prompt + tuple(seq.tokens))[:-1]
+            self._prefix_cache.put(tokens, *self._cache.read(slot, len(tokens)))
 
     def _finish(self, seq: Sequence, finish: Finish) -> None:
         request = seq.request

@@ -37,7 +37,10 @@ __all__ = ["TorchEngine"]
 
 T = TypeVar("T")
 
-_MORE_MEMORY = "lower rollout.engine.kv_cache_gb, rollout.engine.prefill_chunk_tokens or rollout.max_tokens"
+_MORE_MEMORY = (
+    "lower rollout.engine.kv_cache_gb, rollout.engine.prefix_cache_gb, rollout.engine.prefill_chunk_tokens or "
+    "rollout.max_tokens"
+)
 
 
 @dataclass(eq=False)
@@ -82,6 +85,7 @@ class TorchEngine:
         alone: bool = False,
         reserved: Callable[[], int] | None = None,
         prefill_chunk_tokens: int | None = None,
+        prefix_cache_gb: float = 0.0,
         context: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype | None = None,
@@ -108,6 +112,7 @@ class TorchEngine:
             max_num_seqs=max_num_seqs,
             budget=budget,
             prefill_chunk_tokens=prefill_chunk_tokens,
+            prefix_cache=int(prefix_cache_gb * 2**30),
             context=context,
         )
         self._weights = weights

@@ -89,7 +89,7 @@ def engine_needs(planned: Mapping[str, PlannedModel], layout: Layout, work: Work
 def _alone(engine: "_Device", layout: Layout) -> Needs:
     held = {"process": _CUDA if layout.gpu else _PROCESS, "engine weights": int(engine.engine_weights)}
     (cache,) = _caches([engine], layout, held)
-    held |= {"engine work": int(engine.engine_work), "KV cache": cache.bytes}
+    held |= {"engine work": int(engine.engine_work), "KV cache": cache.bytes, "prefix cache": engine.prefix_cache}
     parts = {name: size for name, size in held.items() if size}
     return Needs(parts, {"rollout": tuple(parts)}, cache)
 
@@ -113,6 +113,7 @@ def _together(planned: Mapping[str, PlannedModel], layout: Layout, work: Work) -
         held[name] = max(int(getattr(each, name.replace(" ", "_"))) for each in found)
     caches = _caches(found, layout, held)
     held["KV cache"] = sum(each.bytes for each in caches)
+    held["prefix cache"] = sum(each.prefix_cache for each in found)
     return Needs({name: size for name, size in held.items() if size}, _phases(held, found[0], layout), _first(caches))
 
 
@@ -152,7 +153,7 @@ def _spare(engine: "_Device", layout: Layout, free: int, held: Mapping[str, int]
 
 def _phases(held: Mapping[str, int], first: "_Device", layout: Layout) -> dict[str, tuple[str, ...]]:
     away = first.model.config.train.offload if layout.gpu else ()
-    always = ["process", "weights", "critic", "weight store", "engine weights"]
+    always = ["process", "weights", "critic", "weight store", "engine weights", "prefix cache"]
     always += ["optimizer"] if "optimizer" not in away else []
     always += [name for name in ("reference", "teacher") if name not in away]
     # On a GPU, CUDA graphs hold addresses of the KV cache, so the engine keeps its memory.
@@ -337,6 +338,17 @@ class _Device:
         scores = rows * shape.vocabulary * self.compute
         drawn = 0 if self.layout.gpu else min(rows * shape.vocabulary, 1 << 20) * 24
         return read + turns + scores + drawn
+
+    @property
+    def prefix_cache(self) -> int:
+        """Keys and values of finished turns."""
+        engine = self.rollout.engine
+        if not self.engine_here or engine.name != "torch":
+            return 0
+        turns = self.model.config.workflow.is_environment
+        most = engine.prefix_cache(gpu=self.layout.gpu is not None, several_turns=turns) * GIB
+        episodes = self.rollout.prompts_per_step * self.rollout.group_size
+        return int(min(most, episodes * self.longest * self.shape.kv_numbers * self.compute))
 
     def cache(self, spare: int) -> Cache:
         rollout, engine = self.rollout, self.rollout.engine

@@ -168,6 +168,33 @@ def test_truncation_and_bias_beside_plain_requests(tokenizer: PreTrainedTokenize
     assert {each.tokens for each in biased} == {(33,) * 9}
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma3"])
+def test_conversations_with_prefix_caching(tokenizer: PreTrainedTokenizerBase, family: str) -> None:
+    words = len(tokenizer)
+    model, random = made(family, words, torch.float32), Random(0)
+    opening = [tuple(random.randrange(5, words) for _ in range(random.randint(4, 60))) for _ in range(24)]
+
+    async def talk(engine: TorchEngine, at: int) -> list[Completion]:
+        tokens, replies = opening[at], list[Completion]()
+        for turn in range(3):
+            sampling = replace(WARM, seed=turn, prompt_index=at)
+            replies += await engine.generate(tokens, 1, sampling)
+            tokens += replies[-1].tokens + opening[at - 1][:3]
+        return replies
+
+    async def whole(prefix_cache_gb: float) -> list[list[Completion]]:
+        weights = WeightVersions(torch.float32)
+        engine = TorchEngine(model, tokenizer, weights, max_num_seqs=16, prefix_cache_gb=prefix_cache_gb)
+        found = await asyncio.gather(*(talk(engine, at) for at in range(len(opening))))
+        await engine.close()
+        return found
+
+    for plain, cached in zip(asyncio.run(whole(0.0)), asyncio.run(whole(0.5)), strict=True):
+        assert [each.tokens for each in plain] == [each.tokens for each in cached]
+        for one, other in zip(plain, cached, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=BOUND[torch.float32][0])
+
+
 def test_weight_update_while_decoding(tokenizer: PreTrainedTokenizerBase) -> None:
     words = len(tokenizer)
     weights = WeightVersions(torch.float32)

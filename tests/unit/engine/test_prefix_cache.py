@@ -1,0 +1,228 @@
+"""Prefix cache: conversations go on with the keys and values of their earlier turns, and sample the same tokens."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from run_engine import run
+from transformers import PreTrainedTokenizerBase
+
+from dojang.engine.attention import PrefillChunk
+from dojang.engine.config import TorchEngineConfig
+from dojang.engine.kv_cache import Prefix
+from dojang.engine.prefix_cache import PrefixCache
+from dojang.engine.torch_engine import TorchEngine
+from dojang.types import Completion, Sampling
+from dojang.weight_sync.versions import WeightVersions
+from tiny_models import tiny_model
+
+WARM = Sampling(temperature=1.0, max_tokens=12, seed=3)
+PROMPT = tuple(range(10, 22))
+TOKEN_BYTES = 2 * 2 * 8
+
+
+def kept(cache: PrefixCache, *conversations: Sequence[int]) -> None:
+    for tokens in conversations:
+        cache.put(tokens, torch.zeros(1, 1, len(tokens), 4), torch.zeros(1, 1, len(tokens), 4))
+
+
+def found(cache: PrefixCache, tokens: Sequence[int]) -> int:
+    """Number of tokens that a prompt does not have to prefill."""
+    prefix = Prefix(tuple(tokens))
+    cache.fill(prefix)
+    return prefix.num_computed_tokens
+
+
+def test_a_prompt_continues_the_longest_conversation_that_it_begins_with() -> None:
+    cache = PrefixCache(1 << 20)
+    kept(cache, [1, 2], [1, 2, 3, 4], [1, 2, 3, 5, 6])
+    assert found(cache, [1, 2, 3, 4, 9]) == 4
+    assert found(cache, [1, 2, 3, 4, 9]) == 2  # the longer one is in use
+    assert found(cache, [1, 2, 3, 4, 9]) == 0
+    assert len(cache) == 1
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2], [1, 2, 4, 4], [0, 2, 3, 4], [2, 3, 4, 5], [9]])
+def test_a_prompt_that_does_not_go_on_behind_a_conversation_finds_nothing(prompt: list[int]) -> None:
+    cache = PrefixCache(1 << 20)
+    kept(cache, [1, 2, 3])
+    assert found(cache, prompt) == 0
+    assert len(cache) == 1
+
+
+def test_tokens_that_are_zero_count() -> None:
+    cache = PrefixCache(1 << 20)
+    kept(cache, [0, 0])
+    assert found(cache, [0, 0, 0]) == 2
+    kept(cache, [0])
+    assert found(cache, [5, 0]) == 0
+
+
+def test_the_newest_conversations_stay_within_the_budget() -> None:
+    cache = PrefixCache(10 * TOKEN_BYTES)
+    kept(cache, [1] * 4, [2] * 4, [3] * 4)
+    assert [found(cache, [token] * 5) for token in (1, 2, 3)] == [0, 4, 4]
+    kept(cache, [4] * 11)
+    assert len(cache) == 0  # longer than the budget
+
+
+def test_a_conversation_kept_twice_takes_its_room_once() -> None:
+    cache = PrefixCache(8 * TOKEN_BYTES)
+    kept(cache, [1] * 4, [2] * 4, [2] * 4, [2] * 4)
+    assert [found(cache, [token] * 5) for token in (1, 2)] == [4, 4]
+
+
+def test_nothing_is_left_after_clearing() -> None:
+    cache = PrefixCache(8 * TOKEN_BYTES)
+    kept(cache, [1] * 4, [2] * 4)
+    cache.clear()
+    assert found(cache, [1] * 5) == 0
+    kept(cache, [1] * 4, [2] * 4)
+    assert [found(cache, [token] * 5) for token in (1, 2)] == [4, 4]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hashes_find_what_a_search_through_all_conversations_finds(seed: int) -> None:
+    random, cache = Random(seed), PrefixCache(1 << 30)
+    conversations = {tuple(random.choices(range(2), k=random.randint(1, 9))) for _ in range(60)}
+    kept(cache, *conversations)
+    for _ in range(300):
+        prompt = tuple(random.choices(range(2), k=random.randint(1, 11)))
+        fitting = [each for each in conversations if len(each) < len(prompt) and prompt[: len(each)] == each]
+        wanted = max(fitting, key=len, default=())
+        assert found(cache, prompt) == len(wanted)
+        conversations.discard(wanted)
+
+
+class Talk:
+    """Conversations on an engine: after each reply a few tokens follow. Counts the tokens that are prefilled."""
+
+    def __init__(self, engine: TorchEngine, words: int, turns: int = 3) -> None:
+        self.engine, self.words, self.turns = engine, words, turns
+        self.prefilled = 0
+        scheduler = engine._scheduler
+        run_prefill = scheduler._run_prefill
+
+        def count(chunks: Sequence[PrefillChunk]) -> None:
+            self.prefilled += sum(chunk.end - chunk.start for chunk in chunks)
+            run_prefill(chunks)
+
+        scheduler._run_prefill = count  # type: ignore[method-assign]
+
+    async def one(self, seed: int, between: Callable[[int], Awaitable[None]] | None = None) -> list[Completion]:
+        random, replies = Random(seed), list[Completion]()
+        tokens = tuple(random.randrange(5, self.words) for _ in range(random.randint(4, 20)))
+        for turn in range(self.turns):
+            sampling = replace(WARM, seed=turn, prompt_index=seed, max_tokens=random.randint(1, 12))
+            [reply] = await self.engine.generate(tokens, 1, sampling)
+            replies.append(reply)
+            following = tuple(random.randrange(5, self.words) for _ in range(random.randint(1, 6)))
+            tokens += reply.tokens + following
+            if between is not None:
+                await between(turn)
+        return replies
+
+    async def all(self, count: int) -> list[list[Completion]]:
+        return await asyncio.gather(*(self.one(seed) for seed in range(count)))
+
+
+FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "olmo2", "smollm3", "qwen3_moe"]
+
+
+def engine_of(
+    family: str, tokenizer: PreTrainedTokenizerBase, gb: float, weights: WeightVersions | None = None, **options: int
+) -> TorchEngine:
+    weights = weights or WeightVersions(torch.float64)
+    model = tiny_model(family, torch.float64)
+    return TorchEngine(model, tokenizer, weights, prefix_cache_gb=gb, **{"max_num_seqs": 4, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_conversations_sample_the_same_tokens_and_prefill_only_what_is_new(
+    family: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """With fewer slots than conversations, prompts shorter and longer than sliding windows, prefilled in chunks."""
+    results, prefilled = [], []
+    for gb in (0.0, 0.1):
+        engine = engine_of(family, tokenizer, gb, prefill_chunk_tokens=16)
+        talk = Talk(engine, len(tokenizer))
+        results.append(run(engine, lambda _, talk=talk: talk.all(10)))
+        prefilled.append(talk.prefilled)
+    assert prefilled[1] < 0.6 * prefilled[0]
+    for plain, cached in zip(*results, strict=True):
+        assert [each.tokens for each in plain] == [each.tokens for each in cached]
+        for one, other in zip(plain, cached, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-9)
+
+
+def test_a_cache_that_holds_few_conversations_changes_nothing_but_speed(tokenizer: PreTrainedTokenizerBase) -> None:
+    plain, few = (engine_of("llama", tokenizer, gb) for gb in (0.0, 20_000 / 2**30))
+    wanted, talk = run(plain, lambda engine: Talk(engine, len(tokenizer)).all(10)), Talk(few, len(tokenizer))
+    found = run(few, lambda _: talk.all(10))
+    assert [[each.tokens for each in replies] for replies in found] == [
+        [each.tokens for each in replies] for replies in wanted
+    ]
+    assert few._scheduler._prefix_cache._bytes <= 20_000
+
+
+def test_new_weights_read_the_conversation_again(tokenizer: PreTrainedTokenizerBase) -> None:
+    results = []
+    for gb in (0.0, 0.1):
+        weights = WeightVersions(torch.float64)
+        engine = engine_of("llama", tokenizer, gb, weights)
+
+        async def update(turn: int, engine: TorchEngine = engine, weights: WeightVersions = weights) -> None:
+            weights.publish(turn + 1, dict(tiny_model("llama", torch.float64, seed=7 + turn).named_parameters()))
+            await engine.load(turn + 1)
+
+        talk = Talk(engine, len(tokenizer))
+        results.append(run(engine, lambda _, talk=talk, update=update: talk.one(0, update)))
+    plain, cached = results
+    assert [each.version for each in cached] == [0, 1, 2]
+    assert [each.tokens for each in plain] == [each.tokens for each in cached]
+    for one, other in zip(plain, cached, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-9)
+
+
+def test_keys_and_values_of_older_weights_are_not_kept(tokenizer: PreTrainedTokenizerBase) -> None:
+    weights = WeightVersions(torch.float64)
+    weights.publish(1, dict(tiny_model("llama", torch.float64, seed=7).named_parameters()))
+    engine = engine_of("llama", tokenizer, 0.1, weights)
+    hot = Sampling(temperature=5.0, max_tokens=60, seed=3)
+
+    async def swap(engine: TorchEngine) -> tuple[Completion, int, int]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 1, hot))
+        while not any(len(seq.tokens) >= 5 for seq in engine._scheduler._running):
+            await asyncio.sleep(0.001)
+        await engine.load(1)
+        [mixed] = await asked
+        after_mixed = len(engine._scheduler._prefix_cache)
+        await engine.generate(PROMPT, 1, hot)
+        return mixed, after_mixed, len(engine._scheduler._prefix_cache)
+
+    mixed, after_mixed, after_pure = run(engine, swap)
+    assert [span.version for span in mixed.spans] == [0, 1]
+    assert (after_mixed, after_pure) == (0, 1)
+
+
+def test_an_engine_without_prefix_caching_keeps_nothing(tokenizer: PreTrainedTokenizerBase) -> None:
+    engine = engine_of("llama", tokenizer, 0.0)
+    run(engine, lambda engine: engine.generate(PROMPT, 2, WARM))
+    assert len(engine._scheduler._prefix_cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpu", "several_turns", "wanted"),
+    [
+        ({}, False, True, 1.0),
+        ({}, False, False, 0.0),
+        ({}, True, True, 0.0),
+        ({"prefix_cache_gb": 0}, False, True, 0.0),
+        ({"prefix_cache_gb": 2.5}, True, False, 2.5),
+    ],
+)
+def test_default_size(settings: dict[str, float], gpu: bool, several_turns: bool, wanted: float) -> None:
+    assert TorchEngineConfig(**settings).prefix_cache(gpu=gpu, several_turns=several_turns) == wanted
