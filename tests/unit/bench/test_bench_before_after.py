@@ -1,23 +1,45 @@
 """bench/before_after.py on the quickstart: figures come from the run and its evaluations."""
 
+import io
 import json
-import subprocess
 import sys
+from contextlib import redirect_stderr
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[3] / "bench" / "before_after.py"
+import before_after
+import commands
+import dojang_process
+
+SETTINGS = ("steps=12", "eval.every=12", "eval.problems=16", "checkpoint.every=12")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+@dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stderr: str
+
+
+def run(*arguments: str) -> Ended:
+    """Runs the script in this process, and its commands in forks: to start Python for each of them takes seconds."""
+    said, code = io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patched, redirect_stderr(said):
+        patched.setattr(sys, "argv", ["before_after.py", *arguments])
+        patched.setattr(dojang_process.subprocess, "run", commands.run)
+        try:
+            before_after.main()
+        except SystemExit as ending:
+            code = ending.code if isinstance(ending.code, int) else 1
+            said.write(str(ending.code))
+    return Ended(code, said.getvalue())
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench") / "out"
-    ended = run(str(folder), "--recipe", "quickstart", "--eval", "sums: --problems 40 --data arithmetic", "steps=12")
+    ended = run(str(folder), "--recipe", "quickstart", "--eval", "sums: --problems 40 --data arithmetic", *SETTINGS)
     assert ended.returncode == 0, ended.stderr
     return folder
 
@@ -26,7 +48,7 @@ def test_the_result_has_both_evaluations_and_the_run(out: Path) -> None:
     result = json.loads((out / "result.json").read_text())
     evaluation = result["evaluations"]["sums"]
     (before,), (after,) = evaluation["before"], evaluation["after"]
-    assert result["train"] == ["dojang", "train", "quickstart", "steps=12"]
+    assert result["train"] == ["dojang", "train", "quickstart", *SETTINGS]
     assert result["summary"]["steps"] == 12
     assert before["accuracy"]["problems"] == after["accuracy"]["problems"] == 40
     assert after["accuracy"]["value"] > before["accuracy"]["value"] + 0.2
@@ -45,9 +67,9 @@ def test_what_is_finished_is_not_repeated(out: Path, tmp_path: Path) -> None:
     written = (out / "work" / "run" / "summary.json").stat().st_mtime_ns
     before = (out / "work" / "before-sums" / "results.json").stat().st_mtime_ns
     same = ("--recipe", "quickstart", "--eval", "sums: --problems 40 --data arithmetic")
-    assert run(str(out), *same, "steps=12").returncode == 0
+    assert run(str(out), *same, *SETTINGS).returncode == 0
     assert (out / "work" / "run" / "summary.json").stat().st_mtime_ns == written
-    other = run(str(tmp_path / "other"), *same, "--base", str(out), "steps=1")
+    other = run(str(tmp_path / "other"), *same, "--base", str(out), "steps=1", "eval.problems=16")
     assert other.returncode == 0, other.stderr
     assert (tmp_path / "other" / "work" / "before-sums").is_symlink()
     assert (out / "work" / "before-sums" / "results.json").stat().st_mtime_ns == before
@@ -56,8 +78,8 @@ def test_what_is_finished_is_not_repeated(out: Path, tmp_path: Path) -> None:
 def test_results_of_other_settings_are_not_told_as_those_of_this_command(out: Path, tmp_path: Path) -> None:
     written = (out / "result.json").read_text()
     sums = "sums: --problems 40 --data arithmetic"
-    for evaluation, setting in ((sums, "steps=13"), (sums.replace("40", "41"), "steps=12")):
-        ended = run(str(out), "--recipe", "quickstart", "--eval", evaluation, setting)
+    for evaluation, settings in ((sums, ("steps=13",)), (sums.replace("40", "41"), SETTINGS)):
+        ended = run(str(out), "--recipe", "quickstart", "--eval", evaluation, *settings)
         assert ended.returncode == 1
         assert "choose another directory" in ended.stderr
     assert (out / "result.json").read_text() == written

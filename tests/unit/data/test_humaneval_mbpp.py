@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,7 +69,8 @@ def test_mbpp_prepared_and_its_solutions_accepted(shared_data: Path, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "limit"), [("humaneval", 3.0), ("mbpp", 3.0)])
 def test_solutions_take_a_fraction_of_the_cpu_limit(shared_data: Path, dataset: str, limit: float) -> None:
-    """On a busy machine too: half of the limit at most."""
+    """On a busy machine too: half of the limit at most. Of MBPP a third, and the slowest; with DOJANG_ALL_TESTS all.
+    tests/corpus/test_datasets.py judges all of them."""
     kind = {"humaneval": HumanEval, "mbpp": Mbpp}[dataset]()
     submissions = dict[Submission, str]()  # some rows are in two files
     for path in sorted((shared_data / dataset).iterdir()):
@@ -77,6 +79,11 @@ def test_solutions_take_a_fraction_of_the_cpu_limit(shared_data: Path, dataset: 
             judge_input = CodeConfig(tests="all", max_tests=None).judge_input(problem)
             (solution,) = kind.known(row).good
             submissions.setdefault(Submission(judge_input.language, solution, judge_input.test_suite), problem.id)
+
+    if dataset == "mbpp" and not os.environ.get("DOJANG_ALL_TESTS"):
+        kept = {name for at, name in enumerate(submissions.values()) if at % 3 == 0 or name == "mbpp/123"}
+        submissions = {submission: name for submission, name in submissions.items() if name in kept}
+        assert len(submissions) > 300
 
     async def judge_all() -> list[Judgement]:
         async with JudgePool(cache=cache_root()) as judge:
