@@ -115,6 +115,7 @@ def plot_accuracy(path: Path, points: Sequence[Point]) -> None:
 
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
     panels = [
         [point for point in points if point[1] == data and point[2] is not None]
@@ -129,7 +130,7 @@ def plot_accuracy(path: Path, points: Sequence[Point]) -> None:
         else:
             _draw_shots(axes, panel)
         axes.set(ylabel="accuracy", ylim=(0, 1.25 * axes.get_ylim()[1]))  # room for the legend
-        axes.yaxis.set_major_formatter("{x:.0%}")
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
         axes.grid(axis="y", alpha=0.3)
         axes.legend(frameon=False, loc="upper left")
         axes.spines[["top", "right"]].set_visible(False)
