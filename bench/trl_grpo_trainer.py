@@ -1,6 +1,7 @@
 """TRL's side of trl_grpo.py: a GRPOTrainer with the settings, prompts and rewards of a dojang recipe.
 
-OUT/steps.json    TRL's settings and versions, and a record of every step
+OUT/steps.jsonl   a record of every step, written when it ends
+OUT/steps.json    these, with TRL's settings and versions
 OUT/model         the trained model, for `dojang eval`
 """
 
@@ -118,6 +119,7 @@ def train(config: RunConfig, options: argparse.Namespace) -> None:
 
     source, numeric = models.resolve(config.model.name), numerics(config)
     clock, starts, prompts = Clock(config.steps), list[Spent](), list[str]()
+    steps = list[dict[str, Any]]()
     warmup = warmup_steps(config.steps, steps=config.train.warmup_steps, ratio=config.train.warmup_ratio)
 
     def now() -> Spent:
@@ -129,6 +131,21 @@ def train(config: RunConfig, options: argparse.Namespace) -> None:
         """dojang's schedule: that of transformers with the same name begins with a learning rate of 0."""
         how = {"schedule": config.train.schedule, "min_ratio": config.train.min_lr_ratio}
         return learning_rate(step, peak=1.0, warmup=warmup, total=config.steps, **how)
+
+    def record(at: int, seconds: float, logs: dict[str, Any]) -> dict[str, Any]:
+        generate, reward = (clock.parts[name][at].wall for name in ("generate", "reward"))
+        return {
+            "seconds": seconds,
+            "rollout": generate + reward,
+            "generate": generate,
+            "update": seconds - generate - reward,
+            "length": logs["completions/mean_length"],
+            "reward": logs["reward"],
+            "zero_variance": logs["frac_reward_zero_std"],
+            "loss": logs["loss"],
+            "lr": logs["learning_rate"],
+            "prompts": prompts[at],
+        }
 
     class Timed(GRPOTrainer):
         """TRL's trainer with a clock around generation and rewards."""
@@ -148,6 +165,14 @@ def train(config: RunConfig, options: argparse.Namespace) -> None:
             with clock.part("reward"):
                 return super()._calculate_rewards(*asked)
 
+        def log(self, logs: dict[str, Any], *asked: Any, **named: Any) -> None:
+            super().log(logs, *asked, **named)
+            if "reward" in logs:  # a step has ended
+                at = len(steps)
+                steps.append(record(at, (now() - starts[at]).wall, logs))
+                with (options.out / "steps.jsonl").open("a") as file:
+                    file.write(json.dumps(steps[-1]) + "\n")
+
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             self.lr_scheduler = LambdaLR(self.optimizer if optimizer is None else optimizer, rate)
             return self.lr_scheduler
@@ -162,24 +187,7 @@ def train(config: RunConfig, options: argparse.Namespace) -> None:
         args=GRPOConfig(**told),
     )
     trainer.train()
-    clock.split([*starts, now()])
     trainer.save_model(str(options.out / "model"))
     reward.close()
-    logged = [entry for entry in trainer.state.log_history if "reward" in entry]
-    steps = [
-        {
-            "seconds": clock.parts["step"][at].wall,
-            "rollout": clock.parts["generate"][at].wall + clock.parts["reward"][at].wall,
-            "generate": clock.parts["generate"][at].wall,
-            "update": clock.parts["update"][at].wall,
-            "length": entry["completions/mean_length"],
-            "reward": entry["reward"],
-            "zero_variance": entry["frac_reward_zero_std"],
-            "loss": entry["loss"],
-            "lr": entry["learning_rate"],
-            "prompts": prompts[at],
-        }
-        for at, entry in enumerate(logged)
-    ]
     versions = {"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__}
     (options.out / "steps.json").write_text(json.dumps({"versions": versions, "settings": told, "steps": steps}))
