@@ -8,7 +8,7 @@ OUT/model         the trained model, for `dojang eval`
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,6 +103,22 @@ def settings(config: RunConfig, options: argparse.Namespace, numeric: Any) -> di
     }
 
 
+def record(step: int, seconds: float, clock: Clock, logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of a step that has ended."""
+    generate, reward = (clock.parts[name][step].wall for name in ("generate", "reward"))
+    return {
+        "seconds": seconds,
+        "rollout": generate + reward,
+        "generate": generate,
+        "update": seconds - generate - reward,
+        "length": logs["completions/mean_length"],
+        "reward": logs["reward"],
+        "zero_variance": logs["frac_reward_zero_std"],
+        "loss": logs["loss"],
+        "lr": logs["learning_rate"],
+    }
+
+
 def train(config: RunConfig, options: argparse.Namespace) -> None:
     import torch
     import transformers
@@ -132,21 +148,6 @@ def train(config: RunConfig, options: argparse.Namespace) -> None:
         how = {"schedule": config.train.schedule, "min_ratio": config.train.min_lr_ratio}
         return learning_rate(step, peak=1.0, warmup=warmup, total=config.steps, **how)
 
-    def record(at: int, seconds: float, logs: dict[str, Any]) -> dict[str, Any]:
-        generate, reward = (clock.parts[name][at].wall for name in ("generate", "reward"))
-        return {
-            "seconds": seconds,
-            "rollout": generate + reward,
-            "generate": generate,
-            "update": seconds - generate - reward,
-            "length": logs["completions/mean_length"],
-            "reward": logs["reward"],
-            "zero_variance": logs["frac_reward_zero_std"],
-            "loss": logs["loss"],
-            "lr": logs["learning_rate"],
-            "prompts": prompts[at],
-        }
-
     class Timed(GRPOTrainer):
         """TRL's trainer with a clock around generation and rewards."""
 
@@ -168,8 +169,8 @@ def train(config: RunConfig, options: argparse.Namespace) -> None:
         def log(self, logs: dict[str, Any], *asked: Any, **named: Any) -> None:
             super().log(logs, *asked, **named)
             if "reward" in logs:  # a step has ended
-                at = len(steps)
-                steps.append(record(at, (now() - starts[at]).wall, logs))
+                seconds = (now() - starts[len(steps)]).wall
+                steps.append({**record(len(steps), seconds, clock, logs), "prompts": prompts[len(steps)]})
                 with (options.out / "steps.jsonl").open("a") as file:
                     file.write(json.dumps(steps[-1]) + "\n")
 
