@@ -119,6 +119,15 @@ def record(step: int, seconds: float, clock: Clock, logs: Mapping[str, Any]) -> 
     }
 
 
+def now(device: Any) -> Spent:
+    """The time at which the device has finished: the optimizer's kernels may still run."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+    return Spent.now()
+
+
 def train(config: RunConfig, options: argparse.Namespace) -> None:
     import torch
     import transformers
@@ -138,11 +147,6 @@ def train(config: RunConfig, options: argparse.Namespace) -> None:
     steps = list[dict[str, Any]]()
     warmup = warmup_steps(config.steps, steps=config.train.warmup_steps, ratio=config.train.warmup_ratio)
 
-    def now() -> Spent:
-        if numeric.device.type == "cuda":
-            torch.cuda.synchronize()  # the optimizer's kernels may still run
-        return Spent.now()
-
     def rate(step: int) -> float:
         """dojang's schedule: that of transformers with the same name begins with a learning rate of 0."""
         how = {"schedule": config.train.schedule, "min_ratio": config.train.min_lr_ratio}
@@ -153,7 +157,7 @@ def train(config: RunConfig, options: argparse.Namespace) -> None:
 
         def training_step(self, *asked: Any, **named: Any) -> Any:
             if self._step % self.args.gradient_accumulation_steps == 0:
-                starts.append(now())
+                starts.append(now(numeric.device))
             return super().training_step(*asked, **named)
 
         def _generate(self, asked: list[Any]) -> Any:
@@ -169,7 +173,7 @@ def train(config: RunConfig, options: argparse.Namespace) -> None:
         def log(self, logs: dict[str, Any], *asked: Any, **named: Any) -> None:
             super().log(logs, *asked, **named)
             if "reward" in logs:  # a step has ended
-                seconds = (now() - starts[len(steps)]).wall
+                seconds = (now(numeric.device) - starts[len(steps)]).wall
                 steps.append({**record(len(steps), seconds, clock, logs), "prompts": prompts[len(steps)]})
                 with (options.out / "steps.jsonl").open("a") as file:
                     file.write(json.dumps(steps[-1]) + "\n")
