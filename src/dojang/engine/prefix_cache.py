@@ -39,9 +39,11 @@ class PrefixCache:
         return len(self._entries)
 
     def put(self, tokens: Sequence[int], keys_LKTD: Tensor, values_LKTD: Tensor) -> None:
-        """Keeps the keys and values of these tokens; the oldest ones make room."""
+        """Keeps the keys and values of these tokens; the oldest ones make room, unless all of it were too little."""
         entry = Prefix(tuple(tokens))
         entry.set_kv(keys_LKTD, values_LKTD)
+        if _size(entry) > self._budget:
+            return
         key = len(tokens), int(_hashes(tokens)[-1])
         self._remove(key)
         self._entries[key] = entry
@@ -65,7 +67,7 @@ class PrefixCache:
                 return
 
     def clear(self) -> None:
-        """Forgets everything, after a change of the weights."""
+        """Forgets everything: after a change of the weights, and where memory runs out."""
         self._entries.clear()
         self._lengths.clear()
         self._bytes = 0

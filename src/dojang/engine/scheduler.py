@@ -176,6 +176,7 @@ class Scheduler:
             self._in_flight = None  # decoding continues from the last collected tokens
             if not is_out_of_memory(error) or len(self._running) <= 1:
                 raise
+            self._prefix_cache.clear()
             self._max_running = len(self._running) // 2
             self._preempt(self._max_running)
 
@@ -206,6 +207,7 @@ class Scheduler:
         except RuntimeError as error:
             if not is_out_of_memory(error) or self._chunk <= _MIN_CHUNK:
                 raise
+            self._prefix_cache.clear()
             self._chunk //= 2
             return True
 
@@ -349,9 +351,15 @@ class Scheduler:
     def _keep(self, slot: int, seq: Sequence) -> None:
         """Keep the keys and values of a finished sequence, without those of its last token, which were never needed;
         unless older weights computed some."""
-        if [span.version for span in seq.spans] == [self.version]:
-            tokens = (seq.request.prompt + tuple(seq.tokens))[:-1]
+        if [span.version for span in seq.spans] != [self.version]:
+            return
+        tokens = (seq.request.prompt + tuple(seq.tokens))[:-1]
+        try:
             self._prefix_cache.put(tokens, *self._cache.read(slot, len(tokens)))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            self._prefix_cache.clear()  # a completion that is ready does not wait for memory
 
     def _finish(self, seq: Sequence, finish: Finish) -> None:
         request = seq.request

@@ -160,8 +160,8 @@ class TrainConfig(Section):
             )
         if self.min_lr_ratio and self.schedule == "constant":
             raise ValueError(
-                f"min_lr_ratio={self.min_lr_ratio:g} has no effect with schedule=constant; set train.min_lr_ratio=0, or "
-                "train.schedule to linear or cosine"
+                f"min_lr_ratio={self.min_lr_ratio:g} has no effect with schedule=constant; set train.min_lr_ratio=0, "
+                "or train.schedule to linear or cosine"
             )
         if self.optimizer == "muon" and self.lora is not None:
             raise ValueError("optimizer=muon is for matrices trained in full, and lora trains factors; use adamw")

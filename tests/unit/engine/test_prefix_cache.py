@@ -65,8 +65,12 @@ def test_the_newest_conversations_stay_within_the_budget() -> None:
     cache = PrefixCache(10 * TOKEN_BYTES)
     kept(cache, [1] * 4, [2] * 4, [3] * 4)
     assert [found(cache, [token] * 5) for token in (1, 2, 3)] == [0, 4, 4]
-    kept(cache, [4] * 11)
-    assert len(cache) == 0  # longer than the budget
+
+
+def test_a_conversation_longer_than_the_budget_leaves_the_others() -> None:
+    cache = PrefixCache(10 * TOKEN_BYTES)
+    kept(cache, [1] * 4, [4] * 11)
+    assert [found(cache, [1] * 5), found(cache, [4] * 12)] == [4, 0]
 
 
 def test_a_conversation_kept_twice_takes_its_room_once() -> None:
@@ -226,3 +230,23 @@ def test_an_engine_without_prefix_caching_keeps_nothing(tokenizer: PreTrainedTok
 )
 def test_default_size(settings: dict[str, float], gpu: bool, several_turns: bool, wanted: float) -> None:
     assert TorchEngineConfig(**settings).prefix_cache(gpu=gpu, several_turns=several_turns) == wanted
+
+
+def test_a_completion_is_delivered_where_memory_does_not_suffice_to_keep_it(tokenizer: PreTrainedTokenizerBase) -> None:
+    engine = engine_of("llama", tokenizer, 0.1)
+    cache = engine._scheduler._cache
+    read, asked = cache.read, list[int]()
+
+    def fail(slot: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(size)
+        if len(asked) in (2, 3):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return read(slot, size)
+
+    cache.read = fail  # type: ignore[method-assign]
+    found = run(engine, lambda engine: Talk(engine, len(tokenizer)).all(4))
+    wanted = run(engine_of("llama", tokenizer, 0.0), lambda engine: Talk(engine, len(tokenizer)).all(4))
+    assert len(asked) == 12
+    assert [[each.tokens for each in replies] for replies in found] == [
+        [each.tokens for each in replies] for replies in wanted
+    ]
