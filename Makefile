@@ -54,26 +54,22 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train a small model with RL on the CPU, in about two minutes
 	$(BIN)/dojang train quickstart
 
-# Most tests keep one core busy or wait, so there are several lots at a time; the output of all but the first is shown at
-# the end. Files are not spread over processes freely: some tests look for processes that others leave running on purpose.
-define lots
-@trap 'kill $$second $$third' INT TERM; third=; \
+# Most tests keep one core busy, so there are two lots at a time; the output of the second is shown at the end. Files are
+# not spread over processes freely: some tests look for processes that others leave running on purpose.
+define two_lots
+@trap 'kill $$second' INT TERM; \
 $(BIN)/python -m pytest $(2) > $(VENV)/second.log 2>&1 & second=$$!; \
-$(if $(3),$(BIN)/python -m pytest $(3) > $(VENV)/third.log 2>&1 & third=$$!;) \
-$(BIN)/python -m pytest $(1); failed=$$?; \
-wait $$second || failed=$$?; cat $(VENV)/second.log; \
-$(if $(3),wait $$third || failed=$$?; cat $(VENV)/third.log;) exit $$failed
+$(BIN)/python -m pytest $(1); first=$$?; \
+wait $$second; second=$$?; cat $(VENV)/second.log; exit $$((first + second))
 endef
 
 test: $(READY)  ## run the tests of all parts, in about ten minutes on two cores
-	$(call lots,-m "not slow" tests/architecture tests/contracts tests/unit/[a-h]*,-m "not slow" tests/unit/[i-z]* tests/golden)
+	$(call two_lots,-m "not slow" tests/architecture tests/contracts tests/unit/[a-h]*,-m "not slow" tests/unit/[i-z]* tests/golden)
 
-# Judges and killed runs are in one lot: tests of leftovers would take what the other kills for their own. Those of the
-# browser come last: they start processes that other tests would report as leftovers.
-USED_TESTS := docs examples recipes
-OTHER_TESTS := $(filter-out tests/unit/ tests/browser/ tests/__pycache__/ $(USED_TESTS:%=tests/%/),$(wildcard tests/*/))
+# Those of the browser come last: they start processes that other tests would report as leftovers.
+OTHER_TESTS := $(filter-out tests/unit/ tests/browser/ tests/__pycache__/,$(wildcard tests/*/))
 test-all: $(READY)  ## run all tests that need no other environment: also slow ones, whole runs, resuming, the corpus of programs
-	$(call lots,-m "not soak" $(OTHER_TESTS) tests/unit/trainer,-m "not soak" tests/unit/[d-z]* --ignore=tests/unit/trainer,-m "not soak" $(USED_TESTS:%=tests/%) tests/unit/[a-c]* tests/browser)
+	$(call two_lots,-m "not soak" $(OTHER_TESTS) tests/unit/trainer tests/browser,-m "not soak" tests/unit --ignore=tests/unit/trainer)
 
 test-soak: $(READY)  ## run asynchronous runs through many kills, cut links and full disks; links and disks need root
 	$(BIN)/python -m pytest -m soak tests/resume

@@ -58,7 +58,7 @@ def test_settings_and_rows_that_do_not_go_together_are_refused(tmp_path: Path) -
     rows = "data={name: prompt_completion, train: rows.jsonl}"
     for settings, words in (
         (["rollout.temperature=0.7"], "set it to 1"),
-        (["loop.mode=overlap"], "has none; leave it out"),
+        (["loop.mode=overlap"], "has none; leave them out"),
         (["rollout.top_p=0.9"], "eval.top_p"),
         (["distillation.teacher=a/b"], "leave one out"),
         ([rows], "task.name=exact_match"),
