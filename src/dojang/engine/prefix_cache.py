@@ -1,8 +1,8 @@
 """Prefix cache: keys and values of finished sequences. The next turn of a conversation prefills only what is new.
 
 A prompt continues a sequence if it begins with all its tokens. The sequence leaves the cache with that prompt, and
-comes back, longer, when the next turn has finished. The cache keeps the newest ones that fit. A prompt that merely begins
-like another conversation finds nothing; conversations with the same tokens share what they find.
+comes back, longer, when the next turn has finished. The cache keeps the newest ones that fit. A prompt that merely
+begins like another conversation finds nothing; conversations with the same tokens share what they find.
 """
 
 from collections import Counter, OrderedDict
