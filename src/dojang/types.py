@@ -122,6 +122,8 @@ class Sampling:
     """Logit bias: (token, value added to its logit)."""
     stop_line: StopLine | None = None
     """Stop condition of the task."""
+    conversation: str = ""
+    """Unique id of the episode or session, for prefix caching over its turns; empty: no turn follows."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -394,7 +396,5 @@ class Group:
 
     def of(self, role: str) -> "Group":
         """Copy with the samples of one role only."""
-        samples, unjudged = (
-            tuple(each for each in some if each.role == role) for some in (self.samples, self.unjudged)
-        )
+        samples, unjudged = (tuple(one for one in some if one.role == role) for some in (self.samples, self.unjudged))
         return replace(self, samples=samples, unjudged=unjudged)

@@ -181,8 +181,10 @@ class KvCache:
 class Prefix:
     """Prefilled tokens that several samples share: keys and values, and the logits of the next token."""
 
-    def __init__(self, tokens: tuple[int, ...]) -> None:
+    def __init__(self, tokens: tuple[int, ...], conversation: str = "") -> None:
         self.tokens = tokens
+        self.conversation = conversation
+        """Conversation whose earlier turns it continues (prefix_cache.py), if any."""
         self.num_computed_tokens = 0
         """Tokens prefilled so far."""
         self.logits_V: Tensor | None = None

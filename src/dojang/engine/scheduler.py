@@ -84,8 +84,8 @@ class Scheduler:
         self._max_running = max_num_seqs
         """Most sequences decoded together; lowered after an out-of-memory error."""
         self._runner, self._prefill_attention, self._write_prefixes = make_backend(decoder, self._cache, max_num_seqs)
-        self._prefixes: WeakValueDictionary[tuple[int, ...], Prefix] = WeakValueDictionary()
-        """Prefixes of waiting sequences, for other requests with the same tokens to share."""
+        self._prefixes: WeakValueDictionary[tuple[str, tuple[int, ...]], Prefix] = WeakValueDictionary()
+        """Prefixes of waiting sequences, for other requests with the same conversation and tokens to share."""
         self._prefix_cache = PrefixCache(prefix_cache)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -112,9 +112,8 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue the samples of a request."""
         max_tokens = min(request.sampling.max_tokens, self.context - len(request.prompt))
-        for index in range(request.n):
-            prefix = self._prefixes.setdefault(request.prompt, Prefix(request.prompt))
-            self._waiting.append(Sequence.of(request, index, prefix, max_tokens))
+        prefix = self._prefix(request, request.prompt)
+        self._waiting.extend(Sequence.of(request, index, prefix, max_tokens) for index in range(request.n))
         if not request.n:
             request.deliver(request)
 
@@ -150,8 +149,15 @@ class Scheduler:
         while len(self._running) > kept:
             seq = self._running.pop()
             tokens = seq.request.prompt + tuple(seq.tokens)
-            seq.prefix = self._prefixes.setdefault(tokens, Prefix(tokens))
+            seq.prefix = self._prefix(seq.request, tokens)
             self._waiting.appendleft(seq)
+
+    def _prefix(self, request: Request, tokens: tuple[int, ...]) -> Prefix:
+        """Prefix of these tokens. Waiting sequences with the same tokens share it, such as the first turns of a group;
+        one that continues an earlier turn of its conversation only with others of that conversation."""
+        earlier = self._prefix_cache.find(request.sampling.conversation, tokens)
+        conversation = "" if earlier is None else earlier.conversation
+        return self._prefixes.setdefault((conversation, tokens), Prefix(tokens, conversation))
 
     def step(self) -> None:
         """Prefill a chunk and decode for all running sequences; on out of memory, preempt half of them."""
@@ -349,13 +355,13 @@ class Scheduler:
             self._finish(seq, finished[slot])
 
     def _keep(self, slot: int, seq: Sequence) -> None:
-        """Keep the keys and values of a finished sequence, without those of its last token, which were never needed;
-        unless older weights computed some."""
-        if [span.version for span in seq.spans] != [self.version]:
+        """Keep the keys and values of a finished sequence for the next turn of its conversation, without those of its
+        last token, which were never needed; unless older weights computed some."""
+        if not seq.request.sampling.conversation or [span.version for span in seq.spans] != [self.version]:
             return
         tokens = (seq.request.prompt + tuple(seq.tokens))[:-1]
         try:
-            self._prefix_cache.put(tokens, *self._cache.read(slot, len(tokens)))
+            self._prefix_cache.put(seq.request.sampling.conversation, tokens, *self._cache.read(slot, len(tokens)))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

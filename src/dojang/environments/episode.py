@@ -4,6 +4,7 @@ Each turn extends the same stream. Where the chat template rewrites earlier turn
 cannot be extended: the episode goes on in a new one, and becomes several samples with the same reward.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ class Episode:
 
     def __init__(self, index: int, temperature: float) -> None:
         self.index = index
+        self.conversation = secrets.token_hex(8)
+        """Id of the episode, for the engine's prefix cache: another evaluation has episodes with the same seeds."""
         self._temperature = temperature
         self._streams: list[TokenStream] = []
         self._messages: list[Message] = []

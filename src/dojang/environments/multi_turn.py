@@ -127,7 +127,8 @@ class MultiTurn:
         if self._barrier is not None:
             await self._barrier.wait_turn(place)
         sampling = self._policy.sampling
-        sampling = replace(sampling, seed=sampling.seed + (turn + 1) * _TURN_STREAM, prompt_index=place)
+        seed = sampling.seed + (turn + 1) * _TURN_STREAM
+        sampling = replace(sampling, seed=seed, prompt_index=place, conversation=episode.conversation)
         (completion,) = await self._policy.engine.generate(episode.tokens, 1, sampling)
         episode.add_reply(completion)
         cut = completion.finish == "length"

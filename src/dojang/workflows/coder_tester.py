@@ -22,6 +22,7 @@ program has no verdict are excluded from training. A conversation that exceeds a
 """
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -174,15 +175,17 @@ class CoderTester:
         self._barrier = TurnBarrier()
 
     async def run(self, problem: Problem, prompt_index: int) -> Group:
+        # One id for the group: its first turns are one request, and second turns go on after any of them.
+        conversation = secrets.token_hex(8) if self._config.retry else ""
         with self._barrier.active():
-            firsts = await self._rollout(problem, prompt_index)
+            firsts = await self._rollout(problem, prompt_index, conversation)
             verdicts, replies = await asyncio.gather(
                 self._grade(problem, firsts), self._ask_tester(problem, prompt_index, firsts)
             )
             tested = await asyncio.gather(
                 *(self._test(problem, first, reply) for first, reply in zip(firsts, replies, strict=True))
             )
-            retries = await self._try_again(problem, prompt_index, firsts, verdicts, tested)
+            retries = await self._try_again(problem, prompt_index, conversation, firsts, verdicts, tested)
         new = [reply for reply in retries if reply is not None and reply.text not in verdicts]
         verdicts = {**verdicts, **await self._grade(problem, new)}
         grade_cases = await self._judge_tester(problem, firsts, verdicts, tested)
@@ -203,9 +206,9 @@ class CoderTester:
         ]
         return make_group(problem, prompt_index, [*coded, *cases])
 
-    async def _rollout(self, problem: Problem, prompt_index: int) -> list[_Reply]:
+    async def _rollout(self, problem: Problem, prompt_index: int, conversation: str) -> list[_Reply]:
         prompt = self._coder.renderer.render(problem.messages)
-        sampling = replace(self._coder.sampling, prompt_index=prompt_index)
+        sampling = replace(self._coder.sampling, prompt_index=prompt_index, conversation=conversation)
         return [
             _Reply(prompt, each, sampling.temperature)
             for each in await self._coder.engine.generate(prompt, self._group_size, sampling)
@@ -240,6 +243,7 @@ class CoderTester:
         self,
         problem: Problem,
         prompt_index: int,
+        conversation: str,
         firsts: Sequence[_Reply],
         verdicts: Mapping[str, Verdict],
         tested: Sequence[_TestedReply | None],
@@ -250,20 +254,25 @@ class CoderTester:
             else None
             for first, each in zip(firsts, tested, strict=True)
         ]
-        return await self._ask(self._retry_policy, prompt_index, prompts)
+        return await self._ask(self._retry_policy, prompt_index, prompts, conversation)
 
     def _needs_retry(self, verdict: Verdict, tested: _TestedReply) -> bool:
         refused = bool(tested.cases) and tested.judgement.outcome not in (_ACCEPTED, _JUDGE_ERROR)
         return self._config.retry and refused and verdict.outcome not in (_ACCEPTED, _JUDGE_ERROR)
 
     async def _ask(
-        self, policy: RolloutPolicy, prompt_index: int, prompts: Sequence[Sequence[Message] | None]
+        self,
+        policy: RolloutPolicy,
+        prompt_index: int,
+        prompts: Sequence[Sequence[Message] | None],
+        conversation: str = "",
     ) -> list[_Reply | None]:
         """Samples one completion per prompt; None for a missing prompt or one that exceeds the context length."""
 
         async def answer(at: int, prompt: tuple[int, ...]) -> _Reply:
             # A separate random stream per prompt: with the same prompt index all would get the same random numbers.
-            sampling = replace(policy.sampling, prompt_index=prompt_index * self._group_size + at)
+            place = prompt_index * self._group_size + at
+            sampling = replace(policy.sampling, prompt_index=place, conversation=conversation)
             (completion,) = await policy.engine.generate(prompt, 1, sampling)
             return _Reply(prompt, completion, sampling.temperature)
 

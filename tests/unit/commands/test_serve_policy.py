@@ -44,10 +44,10 @@ print(report.ok, report.trainable, report.capture_level, report.param_fixes, rep
 def run_server(tokenizer: PreTrainedTokenizerBase) -> Callable[..., None]:
     """Runs a test against a server in this process."""
 
-    def run(test: Test, **options: Any) -> None:
+    def run(test: Test, *, engine: RandomEngine | None = None, **options: Any) -> None:
         async def play() -> None:
             stop, said = asyncio.Event(), list[str]()
-            policy = policy_of(RandomEngine(tokenizer), tokenizer)
+            policy = policy_of(engine or RandomEngine(tokenizer), tokenizer)
             serving = asyncio.create_task(
                 serve_until(stop, policy, "tiny", PolicyOptions(port=0, **options), said.append)
             )
@@ -113,6 +113,22 @@ def test_a_session_without_requests_ends_without_a_reward(run_server: Callable[.
     run_server(test, record=tmp_path, session_timeout_s=0.2)
     (row,) = read(tmp_path)
     assert (row["reward"], row["ended"]) == (None, "no request for 0.2 s")
+
+
+def test_only_named_sessions_are_conversations(
+    run_server: Callable[..., None], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """For the prefix cache: a request without a name is not continued."""
+    engine = RandomEngine(tokenizer)
+
+    async def test(http: httpx.AsyncClient, url: str) -> None:
+        for key in ("x:a", "x:b", "x:a", "x", "", "x:b"):
+            assert (await ask(http, key)).status_code == 200
+
+    run_server(test, engine=engine)
+    a, b, again, *unnamed, last = [each.conversation for each in engine.samplings]
+    assert (again, last, unnamed) == (a, b, ["", ""])
+    assert len({a, b, ""}) == 3
 
 
 def test_a_token_is_needed_if_there_is_one(run_server: Callable[..., None]) -> None:

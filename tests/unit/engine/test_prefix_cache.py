@@ -24,19 +24,19 @@ PROMPT = tuple(range(10, 22))
 TOKEN_BYTES = 2 * 2 * 8
 
 
-def kept(cache: PrefixCache, *conversations: Sequence[int]) -> None:
-    for tokens in conversations:
-        cache.put(tokens, torch.zeros(1, 1, len(tokens), 4), torch.zeros(1, 1, len(tokens), 4))
+def kept(cache: PrefixCache, *sequences: Sequence[int], conversation: str = "a") -> None:
+    for tokens in sequences:
+        cache.put(conversation, tokens, torch.zeros(1, 1, len(tokens), 4), torch.zeros(1, 1, len(tokens), 4))
 
 
-def found(cache: PrefixCache, tokens: Sequence[int]) -> int:
+def found(cache: PrefixCache, tokens: Sequence[int], conversation: str = "a") -> int:
     """Number of tokens that a prompt does not have to prefill."""
-    prefix = Prefix(tuple(tokens))
+    prefix = Prefix(tuple(tokens), conversation)
     cache.fill(prefix)
     return prefix.num_computed_tokens
 
 
-def test_a_prompt_continues_the_longest_conversation_that_it_begins_with() -> None:
+def test_a_prompt_continues_the_longest_sequence_that_it_begins_with() -> None:
     cache = PrefixCache(1 << 20)
     kept(cache, [1, 2], [1, 2, 3, 4], [1, 2, 3, 5, 6])
     assert found(cache, [1, 2, 3, 4, 9]) == 4
@@ -46,25 +46,46 @@ def test_a_prompt_continues_the_longest_conversation_that_it_begins_with() -> No
 
 
 @pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2], [1, 2, 4, 4], [0, 2, 3, 4], [2, 3, 4, 5], [9]])
-def test_a_prompt_that_does_not_go_on_behind_a_conversation_finds_nothing(prompt: list[int]) -> None:
+def test_a_prompt_that_does_not_go_on_behind_a_sequence_finds_nothing(prompt: list[int]) -> None:
     cache = PrefixCache(1 << 20)
     kept(cache, [1, 2, 3])
     assert found(cache, prompt) == 0
     assert len(cache) == 1
 
 
-def test_tokens_that_are_zero_count() -> None:
+def test_a_conversation_with_the_same_tokens_finds_nothing() -> None:
+    """Such as a sibling of the group, or an episode of an evaluation."""
     cache = PrefixCache(1 << 20)
-    kept(cache, [0, 0])
-    assert found(cache, [0, 0, 0]) == 2
-    kept(cache, [0])
-    assert found(cache, [5, 0]) == 0
+    kept(cache, [1, 2], conversation="evaluation")
+    assert found(cache, [1, 2, 3], "training") == 0
+    kept(cache, [1, 2], conversation="training")
+    assert [found(cache, [1, 2, 3], each) for each in ("training", "evaluation", "")] == [2, 2, 0]
 
 
 def test_the_newest_conversations_stay_within_the_budget() -> None:
     cache = PrefixCache(10 * TOKEN_BYTES)
     kept(cache, [1] * 4, [2] * 4, [3] * 4)
     assert [found(cache, [token] * 5) for token in (1, 2, 3)] == [0, 4, 4]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_entries_from_before_do_not_decide_what_is_found(seed: int) -> None:
+    """So a batch finds the same after an evaluation as in a run that is resumed with an empty cache."""
+    results = []
+    for before in (0, 7):
+        random, cache = Random(seed), PrefixCache(30 * TOKEN_BYTES)
+        for at in range(before):
+            kept(cache, [at] * (at + 2), conversation=f"before {at}")
+        streams, results_here = [[at] for at in range(5)], list[int]()
+        for _ in range(60):
+            at = random.randrange(5)
+            results_here.append(found(cache, streams[at] + [9], str(at)))
+            streams[at] = [at] if len(streams[at]) > 15 else streams[at] + [9] * random.randint(1, 4)
+            kept(cache, streams[at], conversation=str(at))
+        results.append(results_here)
+    assert results[0] == results[1]
+    assert 0 in results[0][20:]
+    assert max(results[0]) > 0
 
 
 def test_a_conversation_longer_than_the_budget_leaves_the_others() -> None:
@@ -89,16 +110,30 @@ def test_nothing_is_left_after_clearing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_hashes_find_what_a_search_through_all_conversations_finds(seed: int) -> None:
+def test_what_is_found_is_the_longest_beginning_of_all_that_is_kept(seed: int) -> None:
     random, cache = Random(seed), PrefixCache(1 << 30)
-    conversations = {tuple(random.choices(range(2), k=random.randint(1, 9))) for _ in range(60)}
-    kept(cache, *conversations)
+    sequences = {tuple(random.choices(range(2), k=random.randint(1, 9))) for _ in range(60)}
+    kept(cache, *sequences)
+    kept(cache, *sequences, conversation="b")
     for _ in range(300):
         prompt = tuple(random.choices(range(2), k=random.randint(1, 11)))
-        fitting = [each for each in conversations if len(each) < len(prompt) and prompt[: len(each)] == each]
+        fitting = [each for each in sequences if len(each) < len(prompt) and prompt[: len(each)] == each]
         wanted = max(fitting, key=len, default=())
         assert found(cache, prompt) == len(wanted)
-        conversations.discard(wanted)
+        sequences.discard(wanted)
+
+
+def prefilled_tokens(engine: TorchEngine) -> list[int]:
+    """Counts the tokens that the engine prefills from now on, per chunk."""
+    scheduler, counts = engine._scheduler, list[int]()
+    run_prefill = scheduler._run_prefill
+
+    def count(chunks: Sequence[PrefillChunk]) -> None:
+        counts.append(sum(chunk.end - chunk.start for chunk in chunks))
+        run_prefill(chunks)
+
+    scheduler._run_prefill = count  # type: ignore[method-assign]
+    return counts
 
 
 class Talk:
@@ -106,21 +141,18 @@ class Talk:
 
     def __init__(self, engine: TorchEngine, words: int, turns: int = 3) -> None:
         self.engine, self.words, self.turns = engine, words, turns
-        self.prefilled = 0
-        scheduler = engine._scheduler
-        run_prefill = scheduler._run_prefill
+        self._counted = prefilled_tokens(engine)
 
-        def count(chunks: Sequence[PrefillChunk]) -> None:
-            self.prefilled += sum(chunk.end - chunk.start for chunk in chunks)
-            run_prefill(chunks)
-
-        scheduler._run_prefill = count  # type: ignore[method-assign]
+    @property
+    def prefilled(self) -> int:
+        return sum(self._counted)
 
     async def one(self, seed: int, between: Callable[[int], Awaitable[None]] | None = None) -> list[Completion]:
         random, replies = Random(seed), list[Completion]()
         tokens = tuple(random.randrange(5, self.words) for _ in range(random.randint(4, 20)))
         for turn in range(self.turns):
-            sampling = replace(WARM, seed=turn, prompt_index=seed, max_tokens=random.randint(1, 12))
+            most = random.randint(1, 12)
+            sampling = replace(WARM, seed=turn, prompt_index=seed, max_tokens=most, conversation=f"{seed}")
             [reply] = await self.engine.generate(tokens, 1, sampling)
             replies.append(reply)
             following = tuple(random.randrange(5, self.words) for _ in range(random.randint(1, 6)))
@@ -137,10 +169,15 @@ FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "o
 
 
 def engine_of(
-    family: str, tokenizer: PreTrainedTokenizerBase, gb: float, weights: WeightVersions | None = None, **options: int
+    family: str,
+    tokenizer: PreTrainedTokenizerBase,
+    gb: float,
+    weights: WeightVersions | None = None,
+    dtype: torch.dtype = torch.float64,
+    **options: int,
 ) -> TorchEngine:
-    weights = weights or WeightVersions(torch.float64)
-    model = tiny_model(family, torch.float64)
+    weights = weights or WeightVersions(dtype)
+    model = tiny_model(family, dtype)
     return TorchEngine(model, tokenizer, weights, prefix_cache_gb=gb, **{"max_num_seqs": 4, **options})  # type: ignore[arg-type]
 
 
@@ -195,7 +232,7 @@ def test_keys_and_values_of_older_weights_are_not_kept(tokenizer: PreTrainedToke
     weights = WeightVersions(torch.float64)
     weights.publish(1, dict(tiny_model("llama", torch.float64, seed=7).named_parameters()))
     engine = engine_of("llama", tokenizer, 0.1, weights)
-    hot = Sampling(temperature=5.0, max_tokens=60, seed=3)
+    hot = Sampling(temperature=5.0, max_tokens=60, seed=3, conversation="a")
 
     async def swap(engine: TorchEngine) -> tuple[Completion, int, int]:
         asked = asyncio.create_task(engine.generate(PROMPT, 1, hot))
@@ -214,8 +251,73 @@ def test_keys_and_values_of_older_weights_are_not_kept(tokenizer: PreTrainedToke
 
 def test_an_engine_without_prefix_caching_keeps_nothing(tokenizer: PreTrainedTokenizerBase) -> None:
     engine = engine_of("llama", tokenizer, 0.0)
+    run(engine, lambda engine: engine.generate(PROMPT, 2, replace(WARM, conversation="a")))
+    assert len(engine._scheduler._prefix_cache) == 0
+
+
+def test_a_request_of_no_conversation_is_not_kept(tokenizer: PreTrainedTokenizerBase) -> None:
+    engine = engine_of("llama", tokenizer, 0.1)
     run(engine, lambda engine: engine.generate(PROMPT, 2, WARM))
     assert len(engine._scheduler._prefix_cache) == 0
+
+
+def test_every_turn_of_an_episode_prefills_only_what_is_new(tokenizer: PreTrainedTokenizerBase) -> None:
+    """The last token of a reply was never computed, and two tokens follow it."""
+    engine = engine_of("llama", tokenizer, 0.1)
+    counts = prefilled_tokens(engine)
+
+    async def talk(engine: TorchEngine) -> None:
+        tokens = PROMPT
+        for turn in range(10):
+            [reply] = await engine.generate(tokens, 1, replace(WARM, seed=turn, max_tokens=4, conversation="a"))
+            tokens += (*reply.tokens, 7, 8)
+
+    run(engine, talk)
+    assert counts == [len(PROMPT), *[3] * 9]
+
+
+def test_training_after_an_evaluation_has_the_bits_of_a_resumed_run(tokenizer: PreTrainedTokenizerBase) -> None:
+    """In float32: keys that the evaluation's decoding computed would differ in the last bits. A training episode begins
+    with the tokens of an evaluation's; the resumed run has an empty cache."""
+    evaluation = replace(WARM, temperature=0.0, seed=2**32, conversation="evaluation")
+    reply = run(engine_of("llama", tokenizer, 0.0, dtype=torch.float32), lambda e: e.generate(PROMPT, 1, evaluation))[0]
+    later = (*PROMPT, *reply.tokens, *range(30, 45))
+
+    async def train(engine: TorchEngine) -> list[list[Completion]]:
+        tokens, replies = later, list[list[Completion]]()
+        for turn in range(3):
+            samplings = [replace(WARM, seed=turn, prompt_index=at, conversation=f"{at}") for at in range(3)]
+            replies.append([(await engine.generate(tokens, 1, each))[0] for each in samplings])
+            tokens += (*replies[-1][0].tokens, 7, 8)
+        return replies
+
+    async def evaluate_first(engine: TorchEngine) -> list[list[Completion]]:
+        assert await engine.generate(PROMPT, 1, evaluation) == [reply]
+        return await train(engine)
+
+    resumed, uninterrupted = (
+        run(engine_of("llama", tokenizer, 0.1, dtype=torch.float32), each) for each in (train, evaluate_first)
+    )
+    assert uninterrupted == resumed
+
+
+def test_siblings_with_the_same_text_share_the_first_prefill_alone(tokenizer: PreTrainedTokenizerBase) -> None:
+    engine = engine_of("llama", tokenizer, 0.1)
+    counts = prefilled_tokens(engine)
+    greedy = replace(WARM, temperature=0.0, max_tokens=4)
+
+    async def talk(engine: TorchEngine) -> list[int]:
+        siblings, tokens, kept = [replace(greedy, conversation=each) for each in "abc"], PROMPT, list[int]()
+        for _ in range(3):
+            (reply,), *others = await asyncio.gather(*(engine.generate(tokens, 1, each) for each in siblings))
+            assert all(each.tokens == reply.tokens for (each,) in others)
+            tokens += (*reply.tokens, 7, 8)
+            kept.append(len(engine._scheduler._prefix_cache))
+        await engine.generate(tokens, 1, replace(greedy, conversation="d"))
+        return kept
+
+    assert run(engine, talk) == [3, 3, 3]
+    assert counts == [len(PROMPT), 9, 9, len(PROMPT) + 3 * 6]
 
 
 @pytest.mark.parametrize(

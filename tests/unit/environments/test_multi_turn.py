@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -126,6 +127,24 @@ def test_every_turn_and_episode_has_its_own_random_numbers(
 
     asyncio.run(batch())
     assert len(streams) == len(set(streams)) == 3 * 4 * 3
+
+
+def test_every_episode_is_a_conversation(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> None:
+    """For the prefix cache: also one that an evaluation, or a group that is sampled again, has at the same place."""
+    asked: list[str] = []
+
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        asked.append(sampling.conversation)
+        return "x"
+
+    policy = RolloutPolicy(
+        ScriptedEngine(tokenizer, script), ChatRenderer(tokenizer, context=512, max_tokens=20), SAMPLING
+    )
+    for _ in range(2):
+        workflow = MultiTurn(Countdown, ExactTask(), policy, EpisodeLimits(5, 5.0), group_size=4, lockstep=True)
+        asyncio.run(workflow.run(problem, 3))
+    assert sorted(Counter(asked).values()) == [3] * 8
+    assert "" not in asked
 
 
 def test_the_task_grades_an_answer(play: Play, problem: Problem) -> None:

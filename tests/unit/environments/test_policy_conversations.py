@@ -113,6 +113,7 @@ def test_parallel_requests_of_a_session_are_streams_of_their_own(tokenizer: PreT
     seeds = [each.seed for each in engine.samplings]
     assert len(set(seeds)) == len(seeds), "every request has its own random numbers"
     assert {each.prompt_index for each in engine.samplings} == {5}
+    assert len({each.conversation for each in engine.samplings} - {""}) == 1, "the session is one conversation"
 
 
 def test_a_request_that_fails_or_is_dropped_leaves_no_trace(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -123,7 +123,7 @@ def test_a_program_that_is_refused_gets_another_try(play: Callable[..., Group]) 
     group = play(["x*x"], [GOOD], ["2*x"], asked=asked)
     assert told(group) == [("coder", 0, "x*x", 0.0), ("coder", 1, "2*x", 1.0), ("tester", 0, GOOD, 1.0)]
     again, sampling = asked[-1]
-    assert sampling == Sampling(1.0, TOKENS, seed=2, prompt_index=5)
+    assert sampling == Sampling(1.0, TOKENS, seed=2, prompt_index=5, conversation=asked[0][1].conversation)
     assert "Double a number." in again
     assert "<|assistant|>x*x<|end|>" in again
     assert "Case 1: PASS\nInput:\n2\nExpected output:\n4" in again
@@ -183,6 +183,20 @@ def test_cases_that_cannot_be_read_are_worth_nothing(play: Callable[..., Group],
 
 def test_without_retries_there_are_none(play: Callable[..., Group]) -> None:
     assert len(play(["x*x"], [GOOD], ["never"], retry=False).of("coder").samples) == 1
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_the_coders_turns_of_a_group_are_one_conversation(play: Callable[..., Group], *, retry: bool) -> None:
+    """For the prefix cache. The tester has no second turn."""
+    groups = []
+    for _ in range(2):
+        asked: list[tuple[str, Sampling]] = []
+        play(["x*x", "x"], [GOOD, GOOD], ["2*x", "x+x"], asked=asked, retry=retry)
+        assert {each.conversation for _, each in asked if each.seed == 3} == {""}
+        groups.append([each.conversation for _, each in asked if each.seed != 3])
+    one, other = groups
+    assert (len(one), len(set(one))) == (4 if retry else 2, 1)
+    assert (one[0] != "", one[0] != other[0]) == (retry, retry)
 
 
 def test_an_attempt_without_a_verdict_takes_its_cases_with_it(play: Callable[..., Group]) -> None:

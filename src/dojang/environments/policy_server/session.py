@@ -58,6 +58,8 @@ class Session:
         """Failure of the engine."""
         self.ignored: dict[str, float] = {}
         """Sampling parameters of clients that were not used."""
+        self.conversation = secrets.token_hex(8)
+        """Id of the session, for the engine's prefix cache; empty if it has one request."""
         self._policy, self._rules, self._place, self._barrier = policy, rules, place, barrier
         self._history = History()
         self._streams: list[tuple[tuple[int, int], TokenStream]] = []
@@ -161,7 +163,7 @@ class Session:
             given = {}
         limit = own.max_tokens if request.max_tokens is None else min(request.max_tokens, own.max_tokens)
         stop = (*own.stop, *request.stop)
-        return replace(own, max_tokens=limit, stop=stop, **_typed(given))
+        return replace(own, max_tokens=limit, stop=stop, conversation=self.conversation, **_typed(given))
 
     def _seeded(self, request: PolicyRequest, sampling: Sampling, number: int) -> Sampling:
         """Returns the sampling parameters with the random stream of a request: that of the sample and the number of the

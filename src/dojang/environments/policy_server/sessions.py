@@ -89,7 +89,9 @@ class ServedSessions:
         named = self._named(key)  # checks the token, also if the path has a name
         name = name or named
         if not name:
-            return self._make()
+            session = self._make()
+            session.conversation = ""  # no request continues it
+            return session
         if not _NAME.fullmatch(name):
             raise RequestRefused(
                 400, "the name of a session may have letters, digits and . _ - only", "invalid_session"
