@@ -177,7 +177,7 @@ def test_conversations_with_prefix_caching(tokenizer: PreTrainedTokenizerBase, f
     async def talk(engine: TorchEngine, at: int) -> list[Completion]:
         tokens, replies = opening[at], list[Completion]()
         for turn in range(3):
-            sampling = replace(WARM, seed=turn, prompt_index=at)
+            sampling = replace(WARM, seed=turn, prompt_index=at, conversation=f"{at}")
             replies += await engine.generate(tokens, 1, sampling)
             tokens += replies[-1].tokens + opening[at - 1][:3]
         return replies
