@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,8 +143,24 @@ def _sample(
 @pytest.fixture(autouse=True)
 def signal_handlers_stay() -> Iterator[None]:
     """Restores signal handlers: a command ends with signals ignored, also one that a test runs in this process."""
+    with _signal_handlers_restored():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Iterator[None]:
+    """Restores signal handlers after the set-up of a fixture, too: those of a module are set up before the fixture
+    above, which would take the signals that they ignore for ignored from the beginning."""
+    with _signal_handlers_restored():
+        return (yield)
+
+
+@contextmanager
+def _signal_handlers_restored() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        if handler is not None and signal.getsignal(number) is not handler:
-            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
