@@ -1,5 +1,6 @@
 """Problems with several right answers: suspected, left out of training, counted and told."""
 
+import asyncio
 import json
 import os
 import sys
@@ -85,11 +86,14 @@ def test_which_problems_are_suspected(statement: str, reference: Any, suspected:
 
 def test_suspected_problems_are_left_out_of_training_and_counted() -> None:
     prepared = assemble.prepare(load("problems", True, "epochs=1"), dry=True)
+    asyncio.run(prepared.judge.close())
     assert [problem.id for problem in prepared.train] == [f"train/{n}" for n in (0, 2, 3, 5)]
     assert [problem.id for problem in prepared.held_out] == [f"test/{n}" for n in range(4)]
     assert prepared.multiple_answers == 2
     assert prepared.config.steps == 2, "an epoch is over the problems that are left"
-    assert assemble.prepare(load("problems", False), dry=True).multiple_answers == 0
+    unfiltered = assemble.prepare(load("problems", False), dry=True)
+    asyncio.run(unfiltered.judge.close())
+    assert unfiltered.multiple_answers == 0
 
 
 def test_dry_run_and_plan_say_how_many_are_left_out() -> None:
