@@ -292,7 +292,7 @@ def make() -> Iterator[Callable[[], JudgePool]]:
     pools: list[JudgePool] = []
 
     def one() -> JudgePool:
-        pools.append(JudgePool(cache=cache_root(), workers=2))
+        pools.append(JudgePool(cache=cache_root(), workers=4))  # programs that wait use no processor
         return pools[-1]
 
     yield one
