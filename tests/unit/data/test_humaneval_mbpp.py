@@ -70,7 +70,7 @@ def test_mbpp_prepared_and_its_solutions_accepted(shared_data: Path, tmp_path: P
 @pytest.mark.parametrize(("dataset", "limit"), [("humaneval", 3.0), ("mbpp", 3.0)])
 def test_solutions_take_a_fraction_of_the_cpu_limit(shared_data: Path, dataset: str, limit: float) -> None:
     """On a busy machine too: half of the limit at most. Of MBPP a third, and the slowest; with DOJANG_ALL_TESTS all.
-    tests/corpus/test_datasets.py judges all of them."""
+    tests/corpus/test_datasets.py judges another third."""
     kind = {"humaneval": HumanEval, "mbpp": Mbpp}[dataset]()
     submissions = dict[Submission, str]()  # some rows are in two files
     for path in sorted((shared_data / dataset).iterdir()):
