@@ -28,7 +28,7 @@ LEAVE_OUT = "use a shorter prompt (fewer data.shots), or leave such prompts out 
 NONE: Mapping[str, Any] = MappingProxyType({})
 _BATCH = 1024
 """Number of prompts per tokenizer call."""
-_ROOM, _EXPANSION = 512, 11
+_ROOM, _EXPANSION = 256, 11
 """Tokens reserved for text that a template or tokenizer adds to some prompts only; and the largest factor by which
 Unicode normalisation lengthens a non-ASCII text, in bytes."""
 _UTF8 = ("utf-8", "surrogatepass")
