@@ -55,6 +55,28 @@ def test_a_command_is_like_a_new_process(program: list[str], tmp_path: Path, own
     assert (forked.returncode, forked.stderr) == (7, "typed\n")
 
 
+ENDING = """
+import atexit, sys, threading, time
+atexit.register(print, "registered")
+threading.Thread(target=lambda: (time.sleep(0.2), print("the thread"))).start()
+print("printed", end="")
+print("complaint", end="", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "sys.exit(-1)", "sys.exit('why')", "1 / 0"])
+def test_a_command_ends_as_a_new_process_does(end: str, tmp_path: Path) -> None:
+    (tmp_path / "ending.py").write_text(ENDING + end + "\n")
+    settings = {"cwd": tmp_path, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60}
+    forked, started = (run([sys.executable, "ending.py"], **settings) for run in (commands.run, subprocess.run))
+    assert (forked.returncode, forked.stdout) == (started.returncode, started.stdout)
+    assert forked.stdout == "printedthe thread\nregistered\n"
+    # Where a program fails, the traceback of a forked one begins with the lines of the server.
+    assert forked.stderr.startswith("complaint")
+    last = [each.stderr.rpartition("\n  File")[2].splitlines()[1:] for each in (forked, started)]
+    assert last[0] == last[1]
+
+
 def test_a_command_takes_signals(command: list[str], tmp_path: Path) -> None:
     process = commands.Popen([*command, "0", "wait"], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert process.stdout.readline().startswith(b"['0', 'wait']")
