@@ -36,7 +36,15 @@ def attend() -> CompiledAttention:
 
 
 @pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> Callable[[str], Path]:
+def not_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of whether and how often the library is compiled: with -O3 that takes three seconds."""
+    monkeypatch.setattr(cpu_ops, "_FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in cpu_ops._FLAGS))
+
+
+@pytest.fixture
+def compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, not_optimized: None, fresh: None
+) -> Callable[[str], Path]:
     """A fake compiler: a shell script, with $REAL as the real one. Returns the file that records its arguments."""
     real = shutil.which("g++")
     if real is None:
@@ -282,7 +290,12 @@ def test_a_truncated_library_is_compiled_again(compiler: Callable[[str], Path]) 
 
 @pytest.mark.parametrize("before", ["env ", "/no/such/compiler"])
 def test_compiler_with_arguments_and_missing_compiler(
-    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None, attend: CompiledAttention
+    before: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    not_optimized: None,
+    fresh: None,
+    attend: CompiledAttention,
 ) -> None:
     monkeypatch.setenv("DOJANG_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", f"{before}g++" if before.endswith(" ") else before)
