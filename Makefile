@@ -66,10 +66,12 @@ endef
 test: $(READY)  ## run the tests of all parts, in about ten minutes on two cores
 	$(call two_lots,-m "not slow" tests/architecture tests/contracts tests/unit/[a-h]*,-m "not slow" tests/unit/[i-z]* tests/golden)
 
-# Those of the browser come last: they start processes that other tests would report as leftovers.
-OTHER_TESTS := $(filter-out tests/unit/ tests/browser/ tests/__pycache__/,$(wildcard tests/*/))
+# Those of the browser come last: they start processes that other tests would report as leftovers. Whole runs are with
+# the second lot, which would be at its end long before the first.
+WHOLE_RUNS := tests/recipes/ tests/resume/
+OTHER_TESTS := $(filter-out tests/unit/ tests/browser/ tests/__pycache__/ $(WHOLE_RUNS),$(wildcard tests/*/))
 test-all: $(READY)  ## run all tests that need no other environment: also slow ones, whole runs, resuming, the corpus of programs
-	$(call two_lots,-m "not soak" $(OTHER_TESTS) tests/unit/trainer tests/browser,-m "not soak" tests/unit --ignore=tests/unit/trainer)
+	$(call two_lots,-m "not soak" $(OTHER_TESTS) tests/unit/trainer tests/browser,-m "not soak" tests/unit $(WHOLE_RUNS) --ignore=tests/unit/trainer)
 
 test-soak: $(READY)  ## run asynchronous runs through many kills, cut links and full disks; links and disks need root
 	$(BIN)/python -m pytest -m soak tests/resume
