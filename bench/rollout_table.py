@@ -18,6 +18,7 @@ from dojang.engine.cuda_graphs import CudaGraphRunner
 from dojang.engine.decode import StepInputs
 from dojang.engine.decoder import Decoder
 from dojang.engine.kv_cache import KvCache
+from dojang.engine.kv_cache_size import pages_for
 from dojang.types import Sampling
 from machine import Row
 from shapes import QWEN3_06B, QWEN25_05B, SMOLLM2_135M
@@ -67,16 +68,20 @@ def rows() -> list[Row]:
 def _rows(name: str, model: PreTrainedModel, bound: Bound) -> list[Row]:
     decoder, parameters = Decoder(model), sum(each.numel() for each in model.parameters())
     cache = KvCache(
-        decoder.shape, decoder.dtype, decoder.device, max_slots=max(BATCHES), budget=100 << 30, indirect=True
+        decoder.shape, decoder.dtype, decoder.device, max_num_seqs=max(BATCHES), budget=100 << 30, zeroed=False
     )
-    cache.reserve(max(CONTEXTS) + TURNS, 0)
-    cache.keys_LSKTD.normal_()
-    cache.values_LSKTD.normal_()
-    runner = CudaGraphRunner(decoder, cache, cache.capacity)
+    cache.reserve(max(CONTEXTS) + TURNS)
+    cache.keys_LPKTD.normal_()
+    cache.values_LPKTD.normal_()
+    runner = CudaGraphRunner(decoder, cache, max(BATCHES))
+    pages, rows = pages_for(max(CONTEXTS) + TURNS), 0
+    while rows < max(BATCHES) and cache.has(pages):
+        cache.enter(cache.take(pages))
+        rows += 1
     found = []
     for count in BATCHES:
         for context in CONTEXTS:
-            if count > cache.capacity:
+            if count > rows:
                 continue
             seconds = _step_s(runner, count, context)
             limit = bound.step_s(decoder, parameters, count, context)

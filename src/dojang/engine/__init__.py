@@ -5,9 +5,11 @@ torch_engine    TorchEngine: requests and weight updates, around a background th
 generate_engine  GenerateEngine: slow, on transformers' generate, for other models
 scheduler       continuous batching: prefill, decode, preemption
 sequence        a request and the sequences of its samples
-kv_cache        the KV cache and prefilled prefixes
-prefix_cache    keys and values of finished turns
-kv_cache_size   budget and slots of the KV cache
+waiting         the waiting sequences, and the prefixes that they share
+kv_cache        the KV cache: pages, the page table, prefilled prefixes
+page_pool       free pages, and how many sequences hold the others
+prefix_cache    pages of finished turns
+kv_cache_size   budget and pages of the KV cache
 backend         CPU or GPU implementations for the scheduler
 decode          one decode step; eager runner for any device
 cuda_graphs     decode steps as CUDA graphs, and packed prefill, on a GPU

@@ -1,4 +1,4 @@
-"""Attention on a CPU: chunked prefill, and decode of one token per slot of the KV cache.
+"""Attention on a CPU: chunked prefill, and decode of one token per row of the page table.
 
 Grouped-query attention folds the query heads that share a key head into the query length, so that no key is repeated.
 """
@@ -12,60 +12,47 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from dojang.engine.cpu_ops import compiled_attention_for
 from dojang.engine.decoder import Attend, Decoder
-from dojang.engine.kv_cache import KvCache, Prefix
+from dojang.engine.kv_cache import KvCache, PageStore, Prefix
+from dojang.engine.kv_cache_size import PAGE_TOKENS, pages_for
 from dojang.engine.shape import Shape
 
 __all__ = ["PrefillChunk", "decode_attention", "prefill_attention"]
 
-_POSITION_MULTIPLE = 32
-"""Decode attention covers a multiple of this many positions."""
+_ROWS_PER_CALL = 16
+"""Sequences per attention call without compiled operations: fewer are too little work for a call, more differ too much
+in length."""
 _CALL_COST = 512
 """Overhead of one more attention call, in positions attended to."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Tokens [start, end) of a prefix, prefilled after the tokens before them."""
+    """Tokens [start, end) of a prefix, prefilled after the tokens before them. The prefix has pages for them."""
 
     prefix: Prefix
     start: int
     end: int
 
-    @property
-    def is_whole(self) -> bool:
-        return self.start == 0 and self.end == len(self.prefix.tokens)
 
-    def store(self, layer: int, k_CKD: Tensor, v_CKD: Tensor) -> None:
-        """Store a layer's keys and values of these tokens in the prefix."""
-        keys_LKTD, values_LKTD = self.prefix.kv
-        keys_LKTD[layer, :, self.start : self.end] = k_CKD.transpose(0, 1)
-        values_LKTD[layer, :, self.start : self.end] = v_CKD.transpose(0, 1)
-
-
-def prefill_attention(chunks: Sequence[PrefillChunk], decoder: Decoder) -> Attend:
+def prefill_attention(chunks: Sequence[PrefillChunk], cache: KvCache, decoder: Decoder) -> Attend:
     """Return the attention function that prefills these chunks, one after the other."""
     shape = decoder.shape
     sizes = [chunk.end - chunk.start for chunk in chunks]
-    for chunk in chunks:
-        chunk.prefix.allocate(shape, decoder.dtype, decoder.device)
+    pages = PageStore(cache, [(chunk.prefix, chunk.start, chunk.end) for chunk in chunks])
     masks = [
         {window: _causal_mask(chunk, window, decoder.device, always=shape.softcap > 0) for window in set(shape.windows)}
         for chunk in chunks
     ]
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
+        pages.store(layer, k_NKD, v_NKD)
         outputs = []
         parts = zip(chunks, masks, *(each.split_with_sizes(sizes) for each in (q_NHD, k_NKD, v_NKD)), strict=True)
         for chunk, mask, q_CHD, k_CKD, v_CKD in parts:
-            chunk.store(layer, k_CKD, v_CKD)
-            keys_LKTD, values_LKTD = chunk.prefix.kv
-            out_1HCD = _attend(
-                q_CHD.transpose(0, 1)[None],
-                keys_LKTD[layer, None, :, : chunk.end],
-                values_LKTD[layer, None, :, : chunk.end],
-                mask[shape.windows[layer]],
-                shape,
-            )
+            k_KTD, v_KTD = k_CKD.transpose(0, 1), v_CKD.transpose(0, 1)
+            if chunk.start:
+                k_KTD, v_KTD = cache.read(layer, chunk.prefix.pages, chunk.end)
+            out_1HCD = _attend(q_CHD.transpose(0, 1)[None], k_KTD[None], v_KTD[None], mask[shape.windows[layer]], shape)
             outputs.append(out_1HCD[0].transpose(0, 1))
         return torch.cat(outputs)
 
@@ -104,66 +91,72 @@ def _attend(q_BHQD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, mask: Tensor | None,
 
 
 def decode_attention(cache: KvCache, position_N: Sequence[int], shape: Shape) -> Attend:
-    """Return the attention function for one token in each of the first N slots, at these positions."""
-    if (compiled := compiled_attention_for(cache.keys_LSKTD)) is not None:
+    """Return the attention function for one token in each of the first N rows of the page table, at these positions."""
+    if (compiled := compiled_attention_for(cache.keys_LPKTD)) is not None:
         length_N = torch.tensor(position_N) + 1
         return lambda layer, q_NHD, k_NKD, v_NKD: compiled(
             q_NHD,
             k_NKD,
             v_NKD,
-            cache.keys_LSKTD[layer],
-            cache.values_LSKTD[layer],
+            cache.keys_LPKTD[layer],
+            cache.values_LPKTD[layer],
+            cache.page_table,
             length_N,
             scale=shape.scale,
             window=shape.windows[layer],
             softcap=shape.softcap,
         )
-    count, device = len(position_N), cache.keys_LSKTD.device
-    groups = _slot_groups(cache, position_N)
-    slot_N, last_N = torch.arange(count, device=device), torch.tensor(position_N, device=device)
-    place_T = torch.arange(max(size for _, size in groups), device=device)
+    count, device = len(position_N), cache.keys_LPKTD.device
+    groups = _groups(position_N)
+    last_N = torch.tensor(position_N, device=device)
+    page_table = torch.from_numpy(cache.page_table[:count, : pages_for(max(position_N) + 1)]).long().to(device)
+    page_N = page_table.gather(1, (last_N // PAGE_TOKENS)[:, None])[:, 0]
+    place_T = torch.arange(page_table.shape[1] * PAGE_TOKENS, device=device)
     age_NT = last_N[:, None] - place_T
-    zero = torch.zeros((), dtype=cache.keys_LSKTD.dtype, device=device)
+    zero = torch.zeros((), dtype=cache.keys_LPKTD.dtype, device=device)
     masks = {
-        window: zero.where((age_NT >= 0) & (age_NT < (window or cache.length)), -torch.inf)[:, None, None]
+        window: zero.where((age_NT >= 0) & (age_NT < (window or len(place_T))), -torch.inf)[:, None, None]
         for window in set(shape.windows)
     }
-    keys_LSKTD, values_LSKTD = cache.keys_LSKTD, cache.values_LSKTD
+    grouped = [(torch.tensor(rows, device=device), size, pages_for(size)) for rows, size in groups]
+    order_N = torch.cat([rows for rows, _, _ in grouped]).argsort()
     heads = (shape.kv_heads, shape.heads // shape.kv_heads)
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
-        keys_SKTD, values_SKTD = keys_LSKTD[layer], values_LSKTD[layer]
-        keys_SKTD[slot_N, :, last_N] = k_NKD
-        values_SKTD[slot_N, :, last_N] = v_NKD
+        keys_PKTD, values_PKTD = cache.keys_LPKTD[layer], cache.values_LPKTD[layer]
+        keys_PKTD[page_N, :, last_N % PAGE_TOKENS] = k_NKD
+        values_PKTD[page_N, :, last_N % PAGE_TOKENS] = v_NKD
         q_NKGD = q_NHD.reshape(count, *heads, shape.head)
         mask_N11T = masks[shape.windows[layer]]
         outputs = [
             _attend(
-                q_NKGD[group],
-                keys_SKTD[group, :, :size],
-                values_SKTD[group, :, :size],
-                mask_N11T[group, ..., :size],
+                q_NKGD[rows],
+                _gather(keys_PKTD, page_table[rows, :pages], size),
+                _gather(values_PKTD, page_table[rows, :pages], size),
+                mask_N11T[rows, ..., :size],
                 shape,
             )
-            for group, size in groups
+            for rows, size, pages in grouped
         ]
-        return torch.cat(outputs).reshape(count, shape.heads, shape.head)
+        return torch.cat(outputs)[order_N].reshape(count, shape.heads, shape.head)
 
     return attend
 
 
-def _slot_groups(cache: KvCache, position_N: Sequence[int]) -> list[tuple[slice, int]]:
-    """Split the slots into groups of neighbours, one attention call each, with the positions its longest needs."""
-    groups: list[tuple[slice, int]] = []
-    for first in range(0, len(position_N), cache.slots_per_call):
-        group = slice(first, min(first + cache.slots_per_call, len(position_N)))
-        size = min(cache.length, -(-(max(position_N[group]) + 1) // _POSITION_MULTIPLE) * _POSITION_MULTIPLE)
-        if groups:
-            before, longest = groups[-1][0], max(groups[-1][1], size)
-            wasted = (group.stop - group.start) * (longest - size)
-            wasted += (before.stop - before.start) * (longest - groups[-1][1])
-            if wasted < _CALL_COST:
-                groups[-1] = slice(before.start, group.stop), longest
-                continue
-        groups.append((group, size))
+def _gather(each_PKTD: Tensor, pages_NP: Tensor, size: int) -> Tensor:
+    """The first `size` tokens in these pages, [N, K, T, D]."""
+    return each_PKTD[pages_NP].transpose(1, 2).flatten(2, 3)[:, :, :size]
+
+
+def _groups(position_N: Sequence[int]) -> list[tuple[list[int], int]]:
+    """Divide rows into groups of similar length, one attention call each, with the positions that its longest needs."""
+    rows = sorted(range(len(position_N)), key=lambda row: -position_N[row])
+    groups: list[tuple[list[int], int]] = []
+    for first in range(0, len(rows), _ROWS_PER_CALL):
+        group = rows[first : first + _ROWS_PER_CALL]
+        size = position_N[group[0]] + 1
+        if groups and len(group) * (groups[-1][1] - size) < _CALL_COST:
+            groups[-1][0].extend(group)
+        else:
+            groups.append((group, size))
     return groups

@@ -79,7 +79,7 @@ class StartedEngineSection(EngineSection):
     kv_cache_gb: float | None = Field(default=None, gt=0)
     """KV cache size in GiB. Defaults to 4 on a CPU. On a GPU without a trainer (on Ray, unless runtime.gpus is below 1)
     most of the memory its weights leave free. Beside a trainer half of what updates, which are measured at the start,
-    leave free; vllm takes a third of the free memory. Waiting prompts that are already prefilled come on top."""
+    leave free; vllm takes a third of the free memory."""
 
 
 class TorchEngineConfig(StartedEngineSection):

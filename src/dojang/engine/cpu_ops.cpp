@@ -1,9 +1,9 @@
 // Decode on a CPU between the matrix products. Sums are in single precision, whatever the type of the numbers. Nothing
 // here depends on torch: the caller passes addresses, and strides counted in numbers.
 //
-// Decode attention (`attend`): stores the newest token's key and value in its slot of the KV cache, then attends to all
-// tokens of the slot. Query heads that share a key head are computed together, a few tokens at a time, so that little is
-// read twice. Scores are in units of log2: powers of two are the cheapest.
+// Decode attention (`attend`): stores the newest token's key and value in its page of the KV cache, then attends to all
+// tokens of the sequence, page by page. Query heads that share a key head are computed together, a few tokens at a time,
+// so that little is read twice. Scores are in units of log2: powers of two are the cheapest.
 //
 // `add_rms_norm`, `rotary` and `silu_mul` pass over each row once, where torch passes over all rows several times.
 
@@ -20,7 +20,8 @@ struct Half {  // bfloat16: the upper half of a float
 
 struct CacheLayout {  // as `_CacheLayout` in cpu_ops.py
     int64_t rows, heads, group, size;  // key heads, query heads per key head, head size
-    int64_t slot, head;                // strides in the cache
+    int64_t page, head;                // strides in the cache
+    int64_t tokens, table_row;         // tokens of a page, stride of the page table
     int64_t q_row, k_row, v_row;
     int64_t window;            // positions attended to, 0 for all
     float scale, cap;          // in units of log2; cap 0: scores are not capped
@@ -78,6 +79,12 @@ inline void mix(const float* __restrict weights, const Number* __restrict values
     }
 }
 
+// Where the page of a token ends, or the sequence.
+inline int64_t page_end(int64_t token, int64_t tokens, int64_t end) {
+    const int64_t next = (token / tokens + 1) * tokens;
+    return next < end ? next : end;
+}
+
 // Softmax: scores become weights that sum to one.
 inline void soften(float* scores, int64_t count) {
     float most = scores[0], total = 0;
@@ -91,43 +98,54 @@ inline void soften(float* scores, int64_t count) {
 
 template <class Number, int SIZE>  // SIZE: head size, 0 if not known at compile time
 void attend(const CacheLayout& at, const Number* q, const Number* k, const Number* v, Number* keys, Number* values,
-          const int64_t* length, Number* seen) {
+          const int32_t* table, const int64_t* length, Number* seen) {
     const int64_t size = SIZE ? SIZE : at.size, group = at.group;
 #pragma omp parallel
     {
         std::vector<float> query(group * size), sums(group * size), weights;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < at.rows * at.heads; ++task) {
-            const int64_t row = task / at.heads, head = task % at.heads, last = (length[row] - 1) * size;
-            const int64_t first = at.window && length[row] > at.window ? length[row] - at.window : 0;
-            const int64_t count = length[row] - first;
-            Number* own_keys = keys + row * at.slot + head * at.head;
-            Number* own_values = values + row * at.slot + head * at.head;
-            std::memcpy(own_keys + last, k + row * at.k_row + head * size, size * sizeof(Number));
-            std::memcpy(own_values + last, v + row * at.v_row + head * size, size * sizeof(Number));
+            const int64_t row = task / at.heads, head = task % at.heads, end = length[row];
+            const int64_t first = at.window && end > at.window ? end - at.window : 0;
+            const int64_t count = end - first;
+            const int32_t* pages = table + row * at.table_row;
+            const auto place = [&](int64_t token) {
+                return pages[token / at.tokens] * at.page + head * at.head + token % at.tokens * size;
+            };
+            std::memcpy(keys + place(end - 1), k + row * at.k_row + head * size, size * sizeof(Number));
+            std::memcpy(values + place(end - 1), v + row * at.v_row + head * size, size * sizeof(Number));
             const Number* own_q = q + row * at.q_row + head * group * size;
             for (int64_t i = 0; i < group * size; ++i) query[i] = wide(own_q[i]) * at.scale;
-            own_keys += first * size;
-            own_values += first * size;
             sums.assign(group * size, 0);
             weights.resize(group * count);
 
-            int64_t t = 0;
-            for (; t + 4 <= count; t += 4)
-                for (int64_t g = 0; g < group; ++g)
-                    score<4>(&query[g * size], own_keys + t * size, size, &weights[g * count + t]);
-            for (; t < count; ++t)
-                for (int64_t g = 0; g < group; ++g)
-                    score<1>(&query[g * size], own_keys + t * size, size, &weights[g * count + t]);
+            for (int64_t start = first, stop; start < end; start = stop) {
+                stop = page_end(start, at.tokens, end);
+                const Number* own_keys = keys + place(start);
+                float* scores = &weights[start - first];
+                int64_t t = 0;
+                for (; t + 4 <= stop - start; t += 4)
+                    for (int64_t g = 0; g < group; ++g)
+                        score<4>(&query[g * size], own_keys + t * size, size, scores + g * count + t);
+                for (; t < stop - start; ++t)
+                    for (int64_t g = 0; g < group; ++g)
+                        score<1>(&query[g * size], own_keys + t * size, size, scores + g * count + t);
+            }
             if (at.cap)
                 for (float& each : weights) each = at.cap * std::tanh(each / at.cap);
             for (int64_t g = 0; g < group; ++g) soften(&weights[g * count], count);
-            for (t = 0; t + 4 <= count; t += 4)
-                for (int64_t g = 0; g < group; ++g)
-                    mix<4>(&weights[g * count + t], own_values + t * size, size, &sums[g * size]);
-            for (; t < count; ++t)
-                for (int64_t g = 0; g < group; ++g)
-                    mix<1>(&weights[g * count + t], own_values + t * size, size, &sums[g * size]);
+            for (int64_t start = first, stop; start < end; start = stop) {
+                stop = page_end(start, at.tokens, end);
+                const Number* own_values = values + place(start);
+                const float* scores = &weights[start - first];
+                int64_t t = 0;
+                for (; t + 4 <= stop - start; t += 4)
+                    for (int64_t g = 0; g < group; ++g)
+                        mix<4>(scores + g * count + t, own_values + t * size, size, &sums[g * size]);
+                for (; t < stop - start; ++t)
+                    for (int64_t g = 0; g < group; ++g)
+                        mix<1>(scores + g * count + t, own_values + t * size, size, &sums[g * size]);
+            }
 
             Number* result = seen + (row * at.heads + head) * group * size;
             for (int64_t i = 0; i < group * size; ++i) narrow(sums[i], result[i]);
@@ -137,10 +155,10 @@ void attend(const CacheLayout& at, const Number* q, const Number* k, const Numbe
 
 template <class Number>
 void attend_sized(const CacheLayout& at, const void* q, const void* k, const void* v, void* keys, void* values,
-             const int64_t* length, void* seen) {
+             const int32_t* table, const int64_t* length, void* seen) {
     const auto chosen = at.size == 64 ? attend<Number, 64> : at.size == 128 ? attend<Number, 128> : attend<Number, 0>;
-    chosen(at, (const Number*)q, (const Number*)k, (const Number*)v, (Number*)keys, (Number*)values, length,
-           (Number*)seen);
+    chosen(at, (const Number*)q, (const Number*)k, (const Number*)v, (Number*)keys, (Number*)values, table,
+           length, (Number*)seen);
 }
 
 const int64_t SMALL = 32768;  // below this, one thread finishes before others have woken up; torch uses the same limit
@@ -237,6 +255,6 @@ extern "C" void dojang_silu_mul(int64_t rows, int64_t size, int half, const void
 }
 
 extern "C" void dojang_attend(const CacheLayout* at, int half, const void* q, const void* k, const void* v, void* keys,
-                            void* values, const int64_t* length, void* seen) {
-    (half ? attend_sized<Half> : attend_sized<float>)(*at, q, k, v, keys, values, length, seen);
+                            void* values, const int32_t* table, const int64_t* length, void* seen) {
+    (half ? attend_sized<Half> : attend_sized<float>)(*at, q, k, v, keys, values, table, length, seen);
 }

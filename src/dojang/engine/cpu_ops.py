@@ -22,7 +22,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dojang.core.child_process import run_child
@@ -44,8 +46,8 @@ class _CacheLayout(ctypes.Structure):
     """Same struct as in cpu_ops.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("rows", "heads", "group", "size", "slot", "head")),
-        *((name, ctypes.c_int64) for name in ("q_row", "k_row", "v_row", "window")),
+        *((name, ctypes.c_int64) for name in ("rows", "heads", "group", "size", "page", "head")),
+        *((name, ctypes.c_int64) for name in ("tokens", "table_row", "q_row", "k_row", "v_row", "window")),
         ("scale", ctypes.c_float),
         ("cap", ctypes.c_float),
     )
@@ -132,7 +134,7 @@ class CompiledAttention:
 
     def __init__(self, library: Path) -> None:
         self._function = ctypes.CDLL(str(library)).dojang_attend
-        self._function.argtypes = [ctypes.POINTER(_CacheLayout), ctypes.c_int, *[ctypes.c_void_p] * 7]
+        self._function.argtypes = [ctypes.POINTER(_CacheLayout), ctypes.c_int, *[ctypes.c_void_p] * 8]
         self._function.restype = None
 
     def __call__(
@@ -140,28 +142,35 @@ class CompiledAttention:
         q_NHD: Tensor,
         k_NKD: Tensor,
         v_NKD: Tensor,
-        keys_SKTD: Tensor,
-        values_SKTD: Tensor,
+        keys_PKTD: Tensor,
+        values_PKTD: Tensor,
+        page_table: NDArray[np.int32],
         length_N: Tensor,
         *,
         scale: float,
         window: int = 0,
         softcap: float = 0.0,
     ) -> Tensor:
-        """Attend the newest token of each of the first N slots to its slot, [N, H, D]. Stores the token's key and value
-        in the slot, at position length - 1. `scale`, `window` and `softcap` are those of `Shape`."""
+        """Attend the newest token of each of the first N sequences of the page table to its sequence, [N, H, D]. Stores
+        the token's key and value at position length - 1. `scale`, `window` and `softcap` are those of `Shape`."""
         rows, heads, size = k_NKD.shape
         assert all(each.stride()[1:] == (size, 1) for each in (q_NHD, k_NKD, v_NKD))
-        assert keys_SKTD.stride() == values_SKTD.stride()
-        assert keys_SKTD.stride()[2:] == (size, 1)
+        assert keys_PKTD.stride() == values_PKTD.stride()
+        assert keys_PKTD.stride()[2:] == (size, 1)
+        assert page_table.dtype == np.int32
+        assert page_table.strides[1] == page_table.itemsize
         at = _CacheLayout(
-            *(rows, heads, q_NHD.shape[1] // heads, size, *keys_SKTD.stride()[:2]),
+            *(rows, heads, q_NHD.shape[1] // heads, size, *keys_PKTD.stride()[:2]),
+            *(keys_PKTD.shape[2], page_table.strides[0] // page_table.itemsize),
             *(each.stride(0) for each in (q_NHD, k_NKD, v_NKD)),
             *(window, scale * math.log2(math.e), softcap * math.log2(math.e)),
         )
         out_NHD = q_NHD.new_empty(q_NHD.shape)
-        tensors = (q_NHD, k_NKD, v_NKD, keys_SKTD, values_SKTD, length_N, out_NHD)
-        self._function(at, _is_half(q_NHD), *(each.data_ptr() for each in tensors))
+        cache = (each.data_ptr() for each in (keys_PKTD, values_PKTD))
+        tokens = (each.data_ptr() for each in (q_NHD, k_NKD, v_NKD))
+        self._function(
+            at, _is_half(q_NHD), *tokens, *cache, page_table.ctypes.data, length_N.data_ptr(), out_NHD.data_ptr()
+        )
         return out_NHD
 
 

@@ -2,12 +2,12 @@
 
 Tokens, positions, random numbers and samples stay on the GPU; the CPU collects them every few steps. A sequence that
 finishes in between is decoded on until then, and the extra tokens are discarded. A graph has a fixed number of rows, so
-one is captured for each of a few sizes; unused rows are padding that writes into a dummy slot of the KV cache.
+one is captured for each of a few sizes; unused rows are padding. Padding, and sequences past the end of their pages,
+write into page 0 of the KV cache, which no sequence has.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import ref
 
 import numpy as np
 import torch
@@ -16,26 +16,29 @@ from torch import Tensor
 from dojang.engine.attention import PrefillChunk, prefill_attention
 from dojang.engine.decode import SampledTokens, StepInputs, sample
 from dojang.engine.decoder import Attend, Decoder
-from dojang.engine.kv_cache import KvCache, Prefix
-from dojang.engine.triton_kernels import Sampler, attend_cache, copy_prefixes
+from dojang.engine.kv_cache import KvCache, PageStore
+from dojang.engine.kv_cache_size import pages_for
+from dojang.engine.triton_kernels import Sampler, attend_cache
 from dojang.types import Sampling
 
-__all__ = ["CudaGraphRunner", "packed_prefill_attention", "write_prefixes"]
+__all__ = ["CudaGraphRunner", "packed_prefill_attention"]
 
 _MAX_STEPS = 16
 """Most decode steps between two collections of tokens."""
+_PAGES_PAST_END = pages_for(2 * _MAX_STEPS)
+"""Pages that a finished sequence may be decoded past the end of its own: its next steps may have been started, too."""
 
 
 class CudaGraphRunner:
     """DecodeRunner on a GPU."""
 
-    def __init__(self, decoder: Decoder, cache: KvCache, slots: int) -> None:
+    def __init__(self, decoder: Decoder, cache: KvCache, max_num_seqs: int) -> None:
         self._decoder, self._cache = decoder, cache
         device = decoder.device
-        rows = _graph_size(slots)
+        rows = _graph_size(max_num_seqs)
         self._token_N = torch.zeros(rows, dtype=torch.int64, device=device)
         self._position_N = torch.zeros(rows, dtype=torch.int32, device=device)
-        self._slot_N = torch.zeros(rows, dtype=torch.int32, device=device)
+        self._page_table = torch.zeros(rows, cache.page_table.shape[1], dtype=torch.int32, device=device)
         self._sampler = Sampler(rows, _MAX_STEPS, decoder.shape.vocabulary, device)
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._count = 0
@@ -43,7 +46,6 @@ class CudaGraphRunner:
         self._pool: Any = None
         self._capturing = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         """Graphs keep the priority of the stream that captures them."""
-        self._captured_keys: ref[Tensor] | None = None
 
     def num_steps(self, samplings: Sequence[Sampling], left: Sequence[int]) -> int:
         if _needs_eager_sampling(samplings):
@@ -58,7 +60,7 @@ class CudaGraphRunner:
         padding = rows - count
         _fill(self._token_N, [*token_N, *[0] * padding])
         _fill(self._position_N, [*position_N, *[0] * padding])
-        _fill(self._slot_N, [*map(self._cache.physical_slot, range(count)), *[self._cache.dummy_slot] * padding])
+        self._fill_page_table(range(count), rows)
         if _needs_eager_sampling(inputs.samplings):
             graph, logits_NV = self._graph(rows, samples=False)
             graph.replay()
@@ -70,16 +72,26 @@ class CudaGraphRunner:
     def can_continue(self, samplings: Sequence[Sampling]) -> bool:
         return not _needs_eager_sampling(samplings)
 
-    def continue_decoding(self, kept: Sequence[int], inputs: StepInputs) -> Callable[[], SampledTokens]:
+    def continue_decoding(
+        self, kept: Sequence[int], rows: Sequence[int], inputs: StepInputs
+    ) -> Callable[[], SampledTokens]:
         count = len(kept)
+        size = _graph_size(count)
         if count < self._count:
-            padding = [0] * (_graph_size(count) - count)
+            padding = [0] * (size - count)
             kept_N = torch.tensor([*kept, *padding]).pin_memory().to(self._token_N.device, non_blocking=True)
-            for each_N in (self._token_N, self._position_N, self._slot_N, self._sampler.temperature_N):
+            for each_N in (self._token_N, self._position_N, self._sampler.temperature_N):
                 each_N[: len(kept_N)] = each_N[kept_N]
-            self._slot_N[count : len(kept_N)] = self._cache.dummy_slot
             self._position_N[count : len(kept_N)] = 0
+        self._fill_page_table(rows, size)
         return self._run_steps(inputs)
+
+    def _fill_page_table(self, rows: Sequence[int], size: int) -> None:
+        """Copy these rows of the page table to the GPU, and zeros behind them; the rest of `size` rows is padding."""
+        used = self._cache.page_table[rows, : self._cache.used_width + _PAGES_PAST_END]
+        table = np.zeros((size, used.shape[1]), np.int32)
+        table[: len(rows)] = used
+        self._page_table[:size, : table.shape[1]].copy_(torch.from_numpy(table).pin_memory(), non_blocking=True)
 
     def _run_steps(self, inputs: StepInputs) -> Callable[[], SampledTokens]:
         """Replay decode steps from the current state of the rows."""
@@ -110,13 +122,6 @@ class CudaGraphRunner:
         return wait
 
     def _graph(self, rows: int, *, samples: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        # The KV cache may have grown: graphs hold its addresses.
-        if self._captured_keys is None or self._captured_keys() is not self._cache.keys_LSKTD:
-            self._graphs.clear()
-            self._pool = None
-            self._captured_keys = ref(
-                self._cache.keys_LSKTD
-            )  # weak, so that the old cache is freed before the new one is allocated
         if (rows, samples) not in self._graphs:
             self._graphs[rows, samples] = self._capture(rows, samples=samples)
         return self._graphs[rows, samples]
@@ -135,11 +140,11 @@ class CudaGraphRunner:
         return graph, logits_NV
 
     def _step(self, rows: int, *, samples: bool) -> Tensor:
-        slot_N, position_N, token_N = self._slot_N[:rows], self._position_N[:rows], self._token_N[:rows]
-        keys_LSKTD, values_LSKTD = self._cache.keys_LSKTD, self._cache.values_LSKTD
+        page_table, position_N, token_N = self._page_table[:rows], self._position_N[:rows], self._token_N[:rows]
+        keys_LPKTD, values_LPKTD = self._cache.keys_LPKTD, self._cache.values_LPKTD
 
         def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
-            return attend_cache(q_NHD, k_NKD, v_NKD, keys_LSKTD[layer], values_LSKTD[layer], position_N, slot_N)
+            return attend_cache(q_NHD, k_NKD, v_NKD, keys_LPKTD[layer], values_LPKTD[layer], position_N, page_table)
 
         logits_NV = self._decoder.logits(self._decoder.forward(token_N, position_N, attend))
         if samples:
@@ -147,57 +152,33 @@ class CudaGraphRunner:
         return logits_NV
 
 
-def packed_prefill_attention(chunks: Sequence[PrefillChunk], decoder: Decoder) -> Attend:
+def packed_prefill_attention(chunks: Sequence[PrefillChunk], cache: KvCache, decoder: Decoder) -> Attend:
     """Return the attention function that prefills all chunks with start 0 in one variable-length kernel.
 
     Chunks with a later start must come first.
     """
-    shape, dtype, device = decoder.shape, decoder.dtype, decoder.device
     later = [chunk for chunk in chunks if chunk.start]
     fresh = chunks[len(later) :]
+    if not fresh:
+        return prefill_attention(later, cache, decoder)
     before = sum(chunk.end - chunk.start for chunk in later)
     sizes = [chunk.end for chunk in fresh]
-    bounds = [0, *np.cumsum(sizes).tolist()]
-    keys_LNKD, values_LNKD = torch.empty(
-        (2, shape.layers, bounds[-1], shape.kv_heads, shape.head), dtype=dtype, device=device
-    ).unbind()
-    parts = []
-    for chunk, start in zip(fresh, bounds, strict=False):
-        if chunk.is_whole:
-            chunk.prefix.set_kv(
-                *(each[:, start : start + chunk.end].transpose(1, 2) for each in (keys_LNKD, values_LNKD))
-            )
-        else:  # later chunks of this prefix need memory next to this one
-            chunk.prefix.allocate(shape, dtype, device)
-            parts.append((chunk, slice(start, start + chunk.end)))
-    bounds_B = torch.tensor(bounds, dtype=torch.int32, device=device)
-    attend_later = prefill_attention(later, decoder)
+    bounds_B = torch.tensor([0, *np.cumsum(sizes).tolist()], dtype=torch.int32, device=decoder.device)
+    pages = PageStore(cache, [(chunk.prefix, 0, chunk.end) for chunk in fresh])
+    attend_later = prefill_attention(later, cache, decoder) if later else None
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
-        outputs = [attend_later(layer, q_NHD[:before], k_NKD[:before], v_NKD[:before])] if later else []
-        if fresh:
-            q_NHD, k_NKD, v_NKD = q_NHD[before:], k_NKD[before:], v_NKD[before:]
-            keys_LNKD[layer], values_LNKD[layer] = k_NKD, v_NKD
-            for chunk, place in parts:
-                chunk.store(layer, k_NKD[place], v_NKD[place])
-            outputs.append(
-                torch.ops.aten._flash_attention_forward(
-                    q_NHD, k_NKD, v_NKD, bounds_B, bounds_B, max(sizes), max(sizes), 0.0, True, False
-                )[0]
-            )
+        outputs = [] if attend_later is None else [attend_later(layer, q_NHD[:before], k_NKD[:before], v_NKD[:before])]
+        q_NHD, k_NKD, v_NKD = q_NHD[before:], k_NKD[before:], v_NKD[before:]
+        pages.store(layer, k_NKD, v_NKD)
+        outputs.append(
+            torch.ops.aten._flash_attention_forward(
+                q_NHD, k_NKD, v_NKD, bounds_B, bounds_B, max(sizes), max(sizes), 0.0, True, False
+            )[0]
+        )
         return torch.cat(outputs)
 
     return attend
-
-
-def write_prefixes(cache: KvCache, slots_of: Mapping[Prefix, Sequence[int]]) -> None:
-    """Copy each prefix into its slots, in one kernel."""
-    copies = [
-        (*prefix.kv, len(prefix.tokens), cache.physical_slot(slot))
-        for prefix, slots in slots_of.items()
-        for slot in slots
-    ]
-    copy_prefixes(copies, cache.keys_LSKTD, cache.values_LSKTD)
 
 
 def _needs_eager_sampling(samplings: Sequence[Sampling]) -> bool:

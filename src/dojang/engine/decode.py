@@ -53,13 +53,17 @@ class DecodeRunner(Protocol):
     def decode(
         self, token_N: Sequence[int], position_N: Sequence[int], inputs: StepInputs
     ) -> Callable[[], SampledTokens]:
-        """Start steps for the first N slots from their last tokens; the returned function waits for the result."""
+        """Start steps for the N rows of the page table from their last tokens; the returned function waits for the
+        result."""
 
     def can_continue(self, samplings: Sequence[Sampling]) -> bool:
         """Whether the next steps can start before the tokens of the last ones were collected."""
 
-    def continue_decoding(self, kept: Sequence[int], inputs: StepInputs) -> Callable[[], SampledTokens]:
-        """Start further steps for these of the same slots, from tokens not yet collected."""
+    def continue_decoding(
+        self, kept: Sequence[int], rows: Sequence[int], inputs: StepInputs
+    ) -> Callable[[], SampledTokens]:
+        """Start further steps for `kept` of the sequences of the last steps, now in these rows of the page table, from
+        tokens not yet collected."""
 
 
 class EagerRunner:
@@ -83,7 +87,9 @@ class EagerRunner:
     def can_continue(self, samplings: Sequence[Sampling]) -> bool:
         return False
 
-    def continue_decoding(self, kept: Sequence[int], inputs: StepInputs) -> Callable[[], SampledTokens]:
+    def continue_decoding(
+        self, kept: Sequence[int], rows: Sequence[int], inputs: StepInputs
+    ) -> Callable[[], SampledTokens]:
         raise NotImplementedError
 
 

@@ -1,33 +1,36 @@
-"""The KV cache: keys and values of all sequences being decoded, one fixed-length slot per sequence.
+"""The KV cache: keys and values of all sequences, in pages of `PAGE_TOKENS` tokens that lie anywhere.
 
-`KvCache` is one tensor of keys and one of values, [layers, slots, kv_heads, length, head_dim]. The slots in use are the
-first ones, so that a decode step works on plain slices. When a sequence finishes, a later one takes its slot: by a copy
-on a CPU, by swapping entries of a slot table on a GPU. All slots have the same length. They grow together when a
-sequence needs more, within a memory budget: longer slots may mean fewer of them.
+`KvCache` is one tensor of keys and one of values, [layers, pages, kv_heads, page tokens, head_dim]. Every running
+sequence has a row of the page table, which names its pages in order. A sequence takes a page when it needs one, so
+memory holds the tokens that there are, not those that there may be. Samples of one prompt share its full pages, and the
+next turn of a conversation continues the pages of the last one (prefix_cache.py).
 
-`Prefix` holds the keys and values of a prefilled prompt until its samples enter the cache (shared by a group).
+`Prefix` holds the pages of a prompt until its samples run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dojang.core.errors import ModelError
 from dojang.core.out_of_memory import is_out_of_memory
-from dojang.engine.kv_cache_size import DEFAULT_BYTES, fitting_slots, kv_budget, largest_slot_length, slot_length
+from dojang.engine.kv_cache_size import DEFAULT_BYTES, PAGE_TOKENS, kv_budget, num_pages, pages_for
+from dojang.engine.page_pool import PagePool
 from dojang.engine.shape import Shape
 
-__all__ = ["Budget", "KvCache", "Prefix", "default_kv_cache_bytes"]
+__all__ = ["Budget", "KvCache", "PageStore", "Prefix", "default_kv_cache_bytes"]
 
 Budget = int | Callable[[], int] | None
 """Bytes for the KV cache, or a function that finds them at the first request; None: `default_kv_cache_bytes`."""
-_SLOTS_PER_CALL = 16
-"""Slots per attention call on a CPU: fewer are too little work for a call, more differ too much in length."""
+_PAGES_PER_COPY = 32
+"""Pages copied at a time: copies go through as much other memory."""
 
 
 class KvCache:
-    """Keys and values of the sequences being decoded."""
+    """Keys and values of sequences, and the page table of those that run."""
 
     def __init__(
         self,
@@ -35,23 +38,25 @@ class KvCache:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        max_slots: int,
+        max_num_seqs: int,
         budget: Budget,
-        indirect: bool = False,
+        prefix_cache: int = 0,
+        zeroed: bool = True,
     ) -> None:
-        self._shape = shape
-        self._dtype, self._device = dtype, device
-        self._max_slots = max_slots
-        self._allowed = budget
-        self._budget = 0
-        self._indirect = indirect
-        """Whether kernels find slots through a slot table (GPU), so that moving a sequence copies nothing."""
-        self.slots_per_call = max_slots if indirect else _SLOTS_PER_CALL
-        """Neighbouring slots that one attention call covers; their sequences should have similar lengths."""
-        self.length = 0
-        self.capacity = max_slots
-        self._slot_table = list(range(max_slots))
-        self.keys_LSKTD, self.values_LSKTD = self._allocate(0, 0)
+        """`budget` for the sequences that run, and bytes of `prefix_cache`, which come on top. `zeroed`: for torch's
+        attention, which multiplies masked values by 0; NaN times 0 is NaN."""
+        self._shape, self._dtype, self._device = shape, dtype, device
+        self._max_num_seqs = max_num_seqs
+        self._allowed, self._prefix_cache, self._zeroed = budget, prefix_cache, zeroed
+        self._pages = 0
+        """Number of pages; 0 until the first request, when the budget is known."""
+        self._pool = PagePool(0)
+        self._rows: list[list[int]] = []
+        self.page_table: NDArray[np.int32] = np.zeros((max_num_seqs, pages_for(shape.context)), np.int32)
+        """Pages of each running sequence, [rows, pages]; 0 where it has none."""
+        self.on_pressure: Callable[[], bool] = bool
+        """Called where pages are short: frees some that are not needed, or returns False."""
+        self.keys_LPKTD, self.values_LPKTD = self._allocate(0)
 
     @property
     def token_bytes(self) -> int:
@@ -59,166 +64,172 @@ class KvCache:
         shape = self._shape
         return 2 * shape.layers * shape.kv_heads * shape.head * self._dtype.itemsize
 
-    def max_slots_for(self, length: int) -> int:
-        """Number of slots of `length` tokens that fit into the budget."""
-        if not self._budget:
-            allowed = self._allowed() if callable(self._allowed) else self._allowed
-            self._budget = allowed or default_kv_cache_bytes(self._device)
-        length = max(self.length, slot_length(length))
-        return fitting_slots(length, self.token_bytes, self._budget, self._max_slots, indirect=self._indirect)
+    @property
+    def page_bytes(self) -> int:
+        return PAGE_TOKENS * self.token_bytes
 
     def check(self, length: int) -> None:
         """Raise ModelError if a sequence of `length` tokens can never fit."""
-        if self.max_slots_for(length) <= 0:
+        needed, there = pages_for(length), max(0, self._size() - 1)
+        if needed > there:
             raise ModelError(
-                f"a sequence of {length} tokens needs {length * self.token_bytes / 2**20:.3g} MiB of KV cache, and the "
-                f"cache has {self._budget / 2**20:.3g} MiB; raise rollout.engine.kv_cache_gb or lower "
+                f"a sequence of {length} tokens needs {needed * self.page_bytes / 2**20:.3g} MiB of KV cache, and the "
+                f"cache has {there * self.page_bytes / 2**20:.3g} MiB; raise rollout.engine.kv_cache_gb or lower "
                 "rollout.max_tokens"
             )
 
-    def reserve(self, length: int, used: int) -> bool:
-        """Make slots long enough for `length` tokens and one slot free; False if fewer than `used` slots must be in
-        use first. ModelError if the length can never fit."""
-        if length <= self.length:
-            return used < self.capacity
-        self.check(length)
-        max_slots = self.max_slots_for(length)
-        if used >= max_slots:
-            return False
-        length = slot_length(length)
-        if self._indirect:  # growing invalidates all CUDA graphs, so take all that the budget allows at once
-            length = largest_slot_length(length, max_slots, self.token_bytes, self._budget, self._shape.context)
-        self._grow(length, max_slots, used)
-        return True
-
-    def write_prefixes(self, slots_of: Mapping["Prefix", Sequence[int]]) -> None:
-        """Copy each prefix into its slots. CPU only: the slots must lie in order."""
-        for prefix, slots in slots_of.items():
-            keys_LKTD, values_LKTD = prefix.kv
-            slot, size = torch.tensor(slots, device=self._device), len(prefix.tokens)
-            self.keys_LSKTD[:, slot, :, :size] = keys_LKTD[:, None]
-            self.values_LSKTD[:, slot, :, :size] = values_LKTD[:, None]
-
-    def read(self, slot: int, size: int) -> tuple[Tensor, Tensor]:
-        """Copies of the keys and values of a slot's first `size` tokens, [L, K, T, D] each."""
-        place = self._slot_table[slot]
-        return self.keys_LSKTD[:, place, :, :size].clone(), self.values_LSKTD[:, place, :, :size].clone()
-
-    def physical_slot(self, slot: int) -> int:
-        """Index of a slot in the tensors."""
-        return self._slot_table[slot]
-
     @property
-    def dummy_slot(self) -> int:
-        """Physical index of a slot that padding rows write into. GPU only."""
-        return self.capacity
+    def allocated(self) -> bool:
+        return self.keys_LPKTD.shape[1] > 0
 
-    def move(self, source: int, target: int, size: int) -> None:
-        """Move a sequence of `size` tokens to another slot."""
-        if self._indirect:
-            table = self._slot_table
-            table[source], table[target] = table[target], table[source]
-            return
-        self.keys_LSKTD[:, target, :, :size] = self.keys_LSKTD[:, source, :, :size]
-        self.values_LSKTD[:, target, :, :size] = self.values_LSKTD[:, source, :, :size]
-
-    def release(self) -> None:
-        """Free the memory; the next `reserve` allocates it again."""
-        self.keys_LSKTD, self.values_LSKTD = self._allocate(0, 0)
-        self.length, self.capacity, self._budget = 0, self._max_slots, 0
-        self._slot_table = list(range(self._max_slots))
-
-    def _grow(self, length: int, capacity: int, used: int) -> None:
-        old, slots = (self.keys_LSKTD, self.values_LSKTD), self._slot_table[:used]
-        size, offloaded = self.length, not self._indirect
+    def reserve(self, length: int) -> None:
+        """Allocate the memory: all of the budget, or as much as there is if a sequence of `length` tokens fits."""
+        self.check(length)
+        size = self._size()
         while True:
             try:
-                fresh = self._allocate(capacity, length)
+                self.keys_LPKTD, self.values_LPKTD = self._allocate(size)
                 break
             except RuntimeError as error:
-                if not is_out_of_memory(error):
+                if not is_out_of_memory(error) or size // 2 <= pages_for(length):
                     raise
-                if offloaded and capacity // 2 <= used:
-                    if self._indirect:
-                        error.with_traceback(None)  # the traceback keeps the failed allocations alive
-                        self.keys_LSKTD, self.values_LSKTD = self._allocate(self.capacity, size)
-                        self._restore(old, slots, size)
-                    raise
-            if offloaded:
-                capacity //= 2
-            else:  # an engine that fills its GPU cannot hold two caches at once
-                old, slots, offloaded = self._offload(old, slots), list(range(used)), True
-        self.keys_LSKTD, self.values_LSKTD = fresh
-        self.length, self.capacity = length, capacity
-        self._restore(old, slots, size)
+            size //= 2
+        self._pages, self._pool = size, PagePool(size)
+        self._clear([0])
 
-    def _offload(self, old: tuple[Tensor, Tensor], slots: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Copy the slots in use to main memory and free the cache. One slot at a time: all at once would need as much
-        memory again on the device."""
-        sizes = (old[0].shape[0], len(slots), *old[0].shape[2:])
-        offloaded = torch.empty(sizes, dtype=self._dtype), torch.empty(sizes, dtype=self._dtype)
-        for source_LSKTD, target_LSKTD in zip(old, offloaded, strict=True):
-            for at, slot in enumerate(slots):
-                target_LSKTD[:, at] = source_LSKTD[:, slot]
-        self.keys_LSKTD, self.values_LSKTD = self._allocate(0, 0)
-        return offloaded
+    def release(self) -> None:
+        """Free the memory, which no sequence uses; the next `reserve` allocates it again."""
+        self.keys_LPKTD, self.values_LPKTD = self._allocate(0)
+        self._pages, self._pool = 0, PagePool(0)
 
-    def _restore(self, old: tuple[Tensor, Tensor], slots: Sequence[int], size: int) -> None:
-        """Copy slots of `size` tokens into the first slots of the new tensors."""
-        for source_LSKTD, target_LSKTD in zip(old, (self.keys_LSKTD, self.values_LSKTD), strict=True):
-            for at, slot in enumerate(slots):
-                target_LSKTD[:, at, :, :size] = source_LSKTD[:, slot].to(self._device)
-        self._slot_table = list(range(self._max_slots))
+    # Pages ------------------------------------------------------------------------------------------------------------
 
-    def _allocate(self, capacity: int, length: int) -> tuple[Tensor, Tensor]:
+    def has(self, count: int) -> bool:
+        """Whether `count` pages are free, after freeing what is not needed."""
+        while self._pool.free < count:
+            if not self.on_pressure():
+                return False
+        return True
+
+    def take(self, count: int) -> list[int]:
+        """Pages for one holder; call `has` first."""
+        pages = self._pool.take(count)
+        if pages:
+            self._clear(pages)
+        return pages
+
+    def share(self, pages: Sequence[int]) -> None:
+        self._pool.share(pages)
+
+    def drop(self, pages: Sequence[int]) -> None:
+        """Give up pages of one holder."""
+        self._pool.drop(pages)
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy the first page of each pair into the second one."""
+        for first in range(0, len(pairs), _PAGES_PER_COPY):
+            source_N, target_N = torch.tensor(pairs[first : first + _PAGES_PER_COPY], device=self._device).unbind(1)
+            for each_LPKTD in (self.keys_LPKTD, self.values_LPKTD):
+                each_LPKTD[:, target_N] = each_LPKTD[:, source_N]
+
+    def read(self, layer: int, pages: Sequence[int], tokens: int) -> tuple[Tensor, Tensor]:
+        """Copies of the keys and values of the first `tokens` tokens in these pages, [K, T, D] each."""
+        page_P = torch.tensor(pages[: pages_for(tokens)], device=self._device)
+        keys_PKTD, values_PKTD = self.keys_LPKTD[layer][page_P], self.values_LPKTD[layer][page_P]
+        return (
+            keys_PKTD.transpose(0, 1).flatten(1, 2)[:, :tokens],
+            values_PKTD.transpose(0, 1).flatten(1, 2)[:, :tokens],
+        )
+
+    # Rows of the page table -------------------------------------------------------------------------------------------
+
+    def enter(self, pages: list[int]) -> None:
+        """Give the next row to a sequence that holds these pages."""
+        self.page_table[len(self._rows), : len(pages)] = pages
+        self._rows.append(pages)
+
+    def missing(self, row: int, tokens: int) -> int:
+        """Pages that a row lacks for `tokens` tokens."""
+        return max(0, pages_for(tokens) - len(self._rows[row]))
+
+    def extend(self, row: int, tokens: int) -> None:
+        """Take the pages that a row lacks for `tokens` tokens."""
+        if count := self.missing(row, tokens):
+            pages = self._rows[row]
+            self.page_table[row, len(pages) : len(pages) + count] = fresh = self.take(count)
+            pages += fresh
+
+    @property
+    def used_width(self) -> int:
+        """Columns of the page table that rows use."""
+        return max(map(len, self._rows))
+
+    def leave(self, row: int) -> list[int]:
+        """Remove a row and return its pages, which the caller holds now. The last row takes its place."""
+        pages, last = self._rows[row], len(self._rows) - 1
+        self._rows[row] = self._rows[last]
+        self.page_table[row] = self.page_table[last]
+        self.page_table[last, : len(self._rows.pop())] = 0
+        return pages
+
+    def _size(self) -> int:
+        """Number of pages that there are, or will be. Also called from the threads of callers."""
+        pages = self._pages
+        if not pages:
+            allowed = self._allowed() if callable(self._allowed) else self._allowed
+            budget = allowed or default_kv_cache_bytes(self._device)
+            pages = num_pages(budget, self.token_bytes, self._max_num_seqs, self._shape.context)
+            self._pages = pages = pages + self._prefix_cache // self.page_bytes
+        return pages
+
+    def _clear(self, pages: Sequence[int]) -> None:
+        if self._zeroed:
+            for each_LPKTD in (self.keys_LPKTD, self.values_LPKTD):
+                each_LPKTD[:, torch.tensor(pages, device=self._device)] = 0
+
+    def _allocate(self, pages: int) -> tuple[Tensor, Tensor]:
+        """Memory that is not written to: on a CPU pages take real memory when they are first used."""
         shape = self._shape
-        sizes = (shape.layers, capacity + self._indirect, shape.kv_heads, length, shape.head)
-        # Zeros, not uninitialized memory: attention multiplies masked values by 0, and NaN times 0 is NaN.
-        keys_LSKTD = torch.zeros(sizes, dtype=self._dtype, device=self._device)
-        return keys_LSKTD, torch.zeros_like(keys_LSKTD)
+        sizes = (2, shape.layers, pages, shape.kv_heads, PAGE_TOKENS, shape.head)
+        keys_LPKTD, values_LPKTD = torch.empty(sizes, dtype=self._dtype, device=self._device).unbind()
+        return keys_LPKTD, values_LPKTD
 
 
 class Prefix:
-    """Prefilled tokens that several samples share: keys and values, and the logits of the next token."""
+    """Prefilled tokens that several samples share: the pages of their keys and values, and the next token's logits."""
 
     def __init__(self, tokens: tuple[int, ...], conversation: str = "") -> None:
         self.tokens = tokens
         self.conversation = conversation
         """Conversation whose earlier turns it continues (prefix_cache.py), if any."""
+        self.waiting = 0
+        """Sequences that wait for it."""
         self.num_computed_tokens = 0
         """Tokens prefilled so far."""
         self.logits_V: Tensor | None = None
-        self._kv: tuple[Tensor, Tensor] | None = None
-        self._source: Prefix | None = None
-        """Prefix with the first tokens' keys and values, until those are copied."""
+        self.pages: list[int] = []
 
-    @property
-    def kv(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of the tokens, [L, K, T, D] each."""
-        assert self._kv is not None
-        return self._kv
+    def reset(self) -> list[int]:
+        """Forget all results, so that the tokens are prefilled again. Returns the pages, which the caller holds now."""
+        pages, self.pages = self.pages, []
+        self.num_computed_tokens, self.logits_V = 0, None
+        return pages
 
-    def set_kv(self, keys_LKTD: Tensor, values_LKTD: Tensor) -> None:
-        self._kv = keys_LKTD, values_LKTD
 
-    def start_from(self, source: "Prefix") -> None:
-        """Continue the tokens of `source`, whose keys and values are all computed."""
-        self._source, self.num_computed_tokens = source, len(source.tokens)
+class PageStore:
+    """Stores keys and values of tokens [start, end) of some prefixes, layer by layer."""
 
-    def allocate(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
-        """Allocate keys and values unless that was done."""
-        if self._kv is None:
-            sizes = (2, shape.layers, shape.kv_heads, len(self.tokens), shape.head)
-            keys_LKTD, values_LKTD = torch.empty(sizes, dtype=dtype, device=device).unbind()
-            self._kv = keys_LKTD, values_LKTD
-        if self._source is not None:
-            for target_LKTD, source_LKTD in zip(self._kv, self._source.kv, strict=True):
-                target_LKTD[:, :, : len(self._source.tokens)] = source_LKTD
-            self._source = None
+    def __init__(self, cache: KvCache, parts: Sequence[tuple[Prefix, int, int]]) -> None:
+        self._cache = cache
+        places = np.concatenate([np.arange(start, end) for _, start, end in parts])
+        pages = [np.asarray(prefix.pages)[np.arange(start, end) // PAGE_TOKENS] for prefix, start, end in parts]
+        device = cache.keys_LPKTD.device
+        self._page_N = torch.from_numpy(np.concatenate(pages)).to(device)
+        self._place_N = torch.from_numpy(places % PAGE_TOKENS).to(device)
 
-    def clear(self) -> None:
-        """Drop all results, so that the tokens are prefilled again (after a weight update, for example)."""
-        self.num_computed_tokens, self.logits_V, self._kv, self._source = 0, None, None, None
+    def store(self, layer: int, k_NKD: Tensor, v_NKD: Tensor) -> None:
+        self._cache.keys_LPKTD[layer][self._page_N, :, self._place_N] = k_NKD
+        self._cache.values_LPKTD[layer][self._page_N, :, self._place_N] = v_NKD
 
 
 def default_kv_cache_bytes(

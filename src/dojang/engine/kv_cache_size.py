@@ -1,14 +1,6 @@
-"""Size of an engine's KV cache: its budget, and the slots that fit. Imports no torch: `dojang plan` uses it too."""
+"""Size of an engine's KV cache: its budget, and the pages in it. Imports no torch: `dojang plan` uses it too."""
 
-__all__ = [
-    "DEFAULT_BYTES",
-    "UTILIZATION",
-    "fitting_slots",
-    "kv_budget",
-    "largest_slot_length",
-    "longest_sequence",
-    "slot_length",
-]
+__all__ = ["DEFAULT_BYTES", "PAGE_TOKENS", "UTILIZATION", "kv_budget", "longest_sequence", "num_pages", "pages_for"]
 
 _GIB = 1 << 30
 _MARGIN = 2 * _GIB
@@ -16,15 +8,10 @@ _MARGIN = 2 * _GIB
 one weight at a time while new ones are copied in (they come from main memory: the GPU holds no staged copy)."""
 DEFAULT_BYTES = 4 * _GIB
 """KV cache on a CPU if rollout.engine.kv_cache_gb is not set."""
-_LENGTH_MULTIPLE = 64
-"""Slot lengths are rounded up to a multiple of this."""
+PAGE_TOKENS = 64
+"""Tokens of a page: what decode attention reads at a time on a GPU. A sequence leaves half a page unused on average."""
 UTILIZATION = 0.9
 """Share of a GPU's memory that vLLM takes when it is alone on the GPU."""
-
-
-def longest_sequence(budget: int, token_bytes: int) -> int:
-    """Most tokens of a sequence in a KV cache of `budget` bytes, if it is the only one there."""
-    return budget // token_bytes // _LENGTH_MULTIPLE * _LENGTH_MULTIPLE
 
 
 def kv_budget(free: int, *, alone: bool, reserved: int | None = None) -> int:
@@ -36,17 +23,16 @@ def kv_budget(free: int, *, alone: bool, reserved: int | None = None) -> int:
     return max(free // 2, min(free * 85 // 100, free - _MARGIN))
 
 
-def slot_length(tokens: int) -> int:
-    """Length of a slot for sequences of `tokens` tokens."""
-    return -(-tokens // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
+def pages_for(tokens: int) -> int:
+    """Pages of a sequence of `tokens` tokens."""
+    return -(-tokens // PAGE_TOKENS)
 
 
-def fitting_slots(length: int, token_bytes: int, budget: int, max_slots: int, *, indirect: bool) -> int:
-    """Number of slots of `length` tokens in a budget; 0 or less if none fits. With a slot table (`indirect`, on a GPU)
-    one more slot is allocated, which padding rows write into."""
-    return min(max_slots, budget // (length * token_bytes) - indirect)
+def num_pages(budget: int, token_bytes: int, sequences: int, context: int) -> int:
+    """Pages in a budget, and never more than `sequences` of the whole context need. One page is for padding."""
+    return min(budget // (PAGE_TOKENS * token_bytes), 1 + sequences * pages_for(context))
 
 
-def largest_slot_length(length: int, slots: int, token_bytes: int, budget: int, context: int) -> int:
-    """Length of each slot if the whole budget is allocated at once, for sequences of up to `context` tokens."""
-    return max(length, min(context, budget // ((slots + 1) * token_bytes)))
+def longest_sequence(budget: int, token_bytes: int) -> int:
+    """Most tokens of a sequence in a KV cache of `budget` bytes, if it is the only one there."""
+    return max(0, budget // (PAGE_TOKENS * token_bytes) - 1) * PAGE_TOKENS

@@ -1,31 +1,41 @@
-"""Prefix cache: keys and values of finished sequences. The next turn of a conversation prefills only what is new.
+"""Prefix cache: pages of finished sequences. The next turn of a conversation prefills only what is new.
 
 A prompt continues a sequence of its own conversation if it begins with all its tokens. The sequence leaves the cache
-with that prompt, and comes back, longer, when the next turn has finished. The cache keeps the newest ones that fit.
+with that prompt, and comes back, longer, when the next turn has finished. The cache keeps the newest ones that fit; it
+gives the oldest back where running sequences need pages.
 
 Conversations with the same tokens share nothing: keys and values that another batch computed differ in the last bits,
 and an evaluation, which a resumed run does not repeat, would change the tokens of training.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
-
-from torch import Tensor
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from dojang.engine.kv_cache import Prefix
 
 __all__ = ["PrefixCache"]
 
 
-class PrefixCache:
-    """Keys and values of finished sequences, within `budget` bytes; with a budget of 0 it keeps nothing."""
+@dataclass(eq=False, frozen=True, slots=True)
+class _Entry:
+    """A finished sequence."""
 
-    def __init__(self, budget: int) -> None:
+    conversation: str
+    tokens: tuple[int, ...]
+    pages: list[int]
+
+
+class PrefixCache:
+    """Pages of finished sequences, at most `budget`; with a budget of 0 it keeps nothing. `drop` takes pages back."""
+
+    def __init__(self, budget: int, drop: Callable[[Sequence[int]], None]) -> None:
         self._budget = budget
-        self._bytes = 0
-        self._entries: OrderedDict[Prefix, None] = OrderedDict()
+        self._drop = drop
+        self._pages = 0
+        self._entries: OrderedDict[_Entry, None] = OrderedDict()
         """The oldest one first. Those newer than an entry decide whether it stays, older ones never do."""
-        self._by_conversation: dict[str, list[Prefix]] = {}
+        self._by_conversation: dict[str, list[_Entry]] = {}
         """One per conversation, or some where an agent leads several or a request had several samples."""
 
     @property
@@ -35,42 +45,56 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, conversation: str, tokens: Sequence[int], keys_LKTD: Tensor, values_LKTD: Tensor) -> None:
-        """Keeps the keys and values of these tokens; the oldest ones make room, unless all of it were too little."""
-        entry = Prefix(tuple(tokens), conversation)
-        entry.set_kv(keys_LKTD, values_LKTD)
-        if _size(entry) > self._budget:
+    def put(self, conversation: str, tokens: Sequence[int], pages: list[int]) -> None:
+        """Keeps the pages of these tokens; the oldest sequences make room, unless all of it were too little."""
+        if len(pages) > self._budget:
+            self._drop(pages)
             return
+        entry = _Entry(conversation, tuple(tokens), pages)
         for twin in [each for each in self._by_conversation.get(conversation, ()) if each.tokens == entry.tokens]:
-            self._remove(twin)
+            self._drop_entry(twin)
         self._entries[entry] = None
         self._by_conversation.setdefault(conversation, []).append(entry)
-        self._bytes += _size(entry)
-        while self._bytes > self._budget:
-            self._remove(next(iter(self._entries)))
+        self._pages += len(entry.pages)
+        while self._pages > self._budget:
+            self.drop_oldest()
 
-    def find(self, conversation: str, tokens: tuple[int, ...]) -> Prefix | None:
+    def continues(self, conversation: str, tokens: tuple[int, ...]) -> bool:
+        """Whether these tokens continue a sequence of the conversation."""
+        return self._find(conversation, tokens) is not None
+
+    def fill(self, prefix: Prefix) -> None:
+        """Gives a prefix of which nothing is computed the pages of the sequence that it continues, if any."""
+        entry = self._find(prefix.conversation, prefix.tokens)
+        if entry is not None:
+            self._remove(entry)
+            prefix.pages, prefix.num_computed_tokens = entry.pages, len(entry.tokens)
+
+    def drop_oldest(self) -> bool:
+        """Forgets the oldest sequence; False if there is none."""
+        if not self._entries:
+            return False
+        self._drop_entry(next(iter(self._entries)))
+        return True
+
+    def clear(self) -> None:
+        """Forgets everything, after a change of the weights."""
+        while self.drop_oldest():
+            pass
+
+    def _find(self, conversation: str, tokens: tuple[int, ...]) -> _Entry | None:
         """Longest sequence of the conversation that these tokens continue. At least one token is left to prefill, for
         its logits."""
         own = self._by_conversation.get(conversation, ())
         return max((each for each in own if _continues(tokens, each.tokens)), key=_length, default=None)
 
-    def fill(self, prefix: Prefix) -> None:
-        """Gives a prefix of which nothing is computed the keys and values of the sequence that it continues, if any."""
-        entry = self.find(prefix.conversation, prefix.tokens)
-        if entry is not None:
-            self._remove(entry)
-            prefix.start_from(entry)
+    def _drop_entry(self, entry: _Entry) -> None:
+        self._remove(entry)
+        self._drop(entry.pages)
 
-    def clear(self) -> None:
-        """Forgets everything: after a change of the weights, and where memory runs out."""
-        self._entries.clear()
-        self._by_conversation.clear()
-        self._bytes = 0
-
-    def _remove(self, entry: Prefix) -> None:
+    def _remove(self, entry: _Entry) -> None:
         del self._entries[entry]
-        self._bytes -= _size(entry)
+        self._pages -= len(entry.pages)
         own = self._by_conversation[entry.conversation]
         own.remove(entry)
         if not own:
@@ -81,10 +105,5 @@ def _continues(tokens: tuple[int, ...], earlier: tuple[int, ...]) -> bool:
     return len(earlier) < len(tokens) and tokens[: len(earlier)] == earlier
 
 
-def _length(entry: Prefix) -> int:
+def _length(entry: _Entry) -> int:
     return len(entry.tokens)
-
-
-def _size(entry: Prefix) -> int:
-    keys_LKTD, values_LKTD = entry.kv
-    return keys_LKTD.nbytes + values_LKTD.nbytes

@@ -4,20 +4,20 @@ Every `step` has two phases:
 
     prefill   Compute keys, values and logits for a chunk of the waiting prompts (chunked prefill: a long prompt delays
               decoding by at most one chunk). Samples of one prompt share its prefix. Sequences with a prefilled prefix
-              enter free slots of the KV cache.
-    decode    Sample one token (on a GPU: several) for every running sequence. Finished sequences leave their slot.
+              begin to run.
+    decode    Sample one token (on a GPU: several) for every running sequence.
 
-Preemption: when memory runs out, half of the running sequences go back to the waiting queue and are prefilled again
-later, from all tokens they have; from then on at most that many run together.
+Preemption: when no page of the KV cache is left, the shortest running sequence goes back to the waiting queue and is
+prefilled again later, from all tokens it has. When memory runs out half of them do; from then on at most that many run
+together.
 
 The scheduler knows no threads and no clock; `torch_engine.py` does. Call it in torch's inference mode.
 """
 
-from collections import abc, deque
+from collections import abc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -27,12 +27,15 @@ from dojang.core.out_of_memory import is_out_of_memory
 from dojang.engine.attention import PrefillChunk
 from dojang.engine.backend import make_backend
 from dojang.engine.config import default_prefill_chunk
+from dojang.engine.cpu_ops import compiled_attention_for
 from dojang.engine.decode import SampledTokens, StepInputs, sample
 from dojang.engine.decoder import Decoder
 from dojang.engine.kv_cache import Budget, KvCache, Prefix
+from dojang.engine.kv_cache_size import pages_for
 from dojang.engine.prefix_cache import PrefixCache
 from dojang.engine.sequence import Request, Sequence
 from dojang.engine.stop_criteria import StopCriteria
+from dojang.engine.waiting import WaitingQueue
 from dojang.types import Completion, Finish
 
 __all__ = ["Scheduler"]
@@ -50,12 +53,9 @@ class _InFlight:
     result: Callable[[], SampledTokens]
 
 
-_NO_PREFIX = Prefix(())
 _PREFILL_AHEAD = 8
-"""Prefill ahead for one in this many slots, before the slot is free."""
+"""Prefill ahead for one in this many sequences that may run, before one finishes."""
 _MIN_CHUNK = 16
-_MOVE_GAIN = 32
-"""Copy a sequence to another slot only if that evens out lengths by this many tokens."""
 
 
 class Scheduler:
@@ -78,18 +78,25 @@ class Scheduler:
         self._chunk = prefill_chunk_tokens or default_prefill_chunk(gpu=decoder.fused)
         self.context = min(context or decoder.shape.context, decoder.shape.context)
         self.version = 0
-        self._cache = KvCache(
-            decoder.shape, decoder.dtype, decoder.device, max_slots=max_num_seqs, budget=budget, indirect=decoder.fused
+        self._cache = cache = KvCache(
+            decoder.shape,
+            decoder.dtype,
+            decoder.device,
+            max_num_seqs=max_num_seqs,
+            budget=budget,
+            prefix_cache=prefix_cache,
+            zeroed=not decoder.fused and compiled_attention_for(decoder.weights["model.norm.weight"]) is None,
         )
         self._max_running = max_num_seqs
         """Most sequences decoded together; lowered after an out-of-memory error."""
-        self._runner, self._prefill_attention, self._write_prefixes = make_backend(decoder, self._cache, max_num_seqs)
-        self._prefixes: WeakValueDictionary[tuple[str, tuple[int, ...]], Prefix] = WeakValueDictionary()
-        """Prefixes of waiting sequences, for other requests with the same conversation and tokens to share."""
-        self._prefix_cache = PrefixCache(prefix_cache)
-        self._waiting: deque[Sequence] = deque()
+        self._runner, self._prefill_attention = make_backend(decoder, cache, max_num_seqs)
+        self._prefix_cache = PrefixCache(prefix_cache // cache.page_bytes, cache.drop)
+        cache.on_pressure = self._prefix_cache.drop_oldest
+        self.preempted = 0
+        """Sequences that were preempted so far."""
+        self._waiting = WaitingQueue(cache, self._prefix_cache)
         self._running: list[Sequence] = []
-        """Sequences being decoded; the index of each is its slot."""
+        """Sequences being decoded; the index of each is its row of the page table."""
         self._in_flight: _InFlight | None = None
         """Set only between two steps. Call `_sync` before any change other than adding or dropping requests."""
 
@@ -112,16 +119,15 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue the samples of a request."""
         max_tokens = min(request.sampling.max_tokens, self.context - len(request.prompt))
-        prefix = self._prefix(request, request.prompt)
-        self._waiting.extend(Sequence.of(request, index, prefix, max_tokens) for index in range(request.n))
+        self._waiting.append(request, max_tokens)
         if not request.n:
             request.deliver(request)
 
     def drop(self, requests: Collection[Request]) -> None:
         """Remove cancelled requests without delivering them."""
-        self._waiting = deque(seq for seq in self._waiting if seq.request not in requests)
-        for slot in sorted((at for at, seq in enumerate(self._running) if seq.request in requests), reverse=True):
-            self._free_slot(slot)
+        self._waiting.drop(requests)
+        for row in sorted((at for at, seq in enumerate(self._running) if seq.request in requests), reverse=True):
+            self._cache.drop(self._remove(row))
         self._release_if_idle()
 
     @property
@@ -136,36 +142,40 @@ class Scheduler:
         yield
         self._decoder.refresh()
         self.version = version
-        self._clear_prefixes()
-
-    def _clear_prefixes(self) -> None:
-        """Drop all prefilled results, also of finished requests: their prefixes may still be referenced."""
-        for prefix in list(self._prefixes.values()):
-            prefix.clear()
+        self._waiting.clear_prefixes()
         self._prefix_cache.clear()
+        self._release_if_idle()
 
-    def _preempt(self, kept: int) -> None:
-        """Move all running sequences but the first `kept` back to the waiting queue, to be prefilled again."""
-        while len(self._running) > kept:
-            seq = self._running.pop()
-            tokens = seq.request.prompt + tuple(seq.tokens)
-            seq.prefix = self._prefix(seq.request, tokens)
-            self._waiting.appendleft(seq)
+    def _preempt(self, row: int) -> None:
+        """Move a running sequence back to the waiting queue, to be prefilled again."""
+        seq = self._running[row]
+        self._cache.drop(self._remove(row))
+        self._waiting.push_front(seq)
+        self.preempted += 1
 
-    def _prefix(self, request: Request, tokens: tuple[int, ...]) -> Prefix:
-        """Prefix of these tokens. Waiting sequences with the same tokens share it, such as the first turns of a group;
-        one that continues an earlier turn of its conversation only with others of that conversation."""
-        earlier = self._prefix_cache.find(request.sampling.conversation, tokens)
-        conversation = "" if earlier is None else earlier.conversation
-        return self._prefixes.setdefault((conversation, tokens), Prefix(tokens, conversation))
+    def _keep_running(self, count: int) -> None:
+        """Preempt all but the first `count` sequences."""
+        while len(self._running) > count:
+            self._preempt(len(self._running) - 1)
+
+    def _remove(self, row: int) -> list[int]:
+        """Take a sequence out of the running ones; the last one takes its row. Returns its pages."""
+        self._running[row] = self._running[-1]
+        self._running.pop()
+        return self._cache.leave(row)
+
+    def _limit(self, seq: Sequence) -> int:
+        """Most tokens of a sequence, with its prompt."""
+        return min(seq.max_length, self.context)
 
     def step(self) -> None:
         """Prefill a chunk and decode for all running sequences; on out of memory, preempt half of them."""
         if self._waiting or not self._running:
             self._sync()
-        if self._in_flight is None:
-            self._fill_slots()
+        progress = self._in_flight is not None or self._fill()
         if not self._running:
+            if not progress:
+                self._explain_standstill()
             return self._release_if_idle()
         try:
             current = self._in_flight or self._decode()
@@ -182,20 +192,28 @@ class Scheduler:
             self._in_flight = None  # decoding continues from the last collected tokens
             if not is_out_of_memory(error) or len(self._running) <= 1:
                 raise
-            self._prefix_cache.clear()
             self._max_running = len(self._running) // 2
-            self._preempt(self._max_running)
+            self._keep_running(self._max_running)
 
     def _release_if_idle(self) -> None:
-        """Free the KV cache for the trainer when idle. Not on a GPU: CUDA graphs hold its addresses."""
-        if not self.busy and not self._decoder.fused:
+        """Free the KV cache for the trainer when idle, unless it keeps turns. Not on a GPU: CUDA graphs hold its
+        addresses."""
+        if not self.busy and not len(self._prefix_cache) and not self._decoder.fused:
             self._cache.release()
 
-    def _fill_slots(self) -> None:
-        idle = not self._running
-        while idle and self._prefill():  # no sequence is delayed by it, so fill all slots before decoding
+    def _fill(self) -> bool:
+        """Prefill and begin to run what fits; False if nothing was done."""
+        if self._waiting and not self._cache.allocated:
+            self._cache.reserve(self._waiting.longest(self.context))
+        idle, progress = not self._running, False
+        while idle and self._prefill():  # no sequence is delayed by it, so start all that may run before decoding
+            progress = True
             self._admit()
-        self._admit()
+        return self._admit() or progress
+
+    def _explain_standstill(self) -> None:
+        """Raise the error of a sequence that does not fit even alone: the KV cache is smaller than its budget."""
+        self._cache.check(self._waiting.longest(self.context))
 
     def _sync(self) -> None:
         """Collect the tokens of the steps in flight."""
@@ -213,7 +231,6 @@ class Scheduler:
         except RuntimeError as error:
             if not is_out_of_memory(error) or self._chunk <= _MIN_CHUNK:
                 raise
-            self._prefix_cache.clear()
             self._chunk //= 2
             return True
 
@@ -227,18 +244,19 @@ class Scheduler:
             start, size = prefix.num_computed_tokens, len(prefix.tokens)
             if start == size:
                 continue
-            chunks.append(PrefillChunk(prefix, start, min(size, start + left)))
-            left -= chunks[-1].end - start
+            end = min(size, start + left)
+            if not self._waiting.extend(prefix, end, len(self._running)):
+                break
+            chunks.append(PrefillChunk(prefix, start, end))
+            left -= end - start
         if chunks:
             self._run_prefill(sorted(chunks, key=lambda chunk: chunk.start == 0))
         return bool(chunks)
 
     def _next_prefixes(self) -> list[Prefix]:
-        """Prefixes of the sequences that can enter now and of a few that can enter soon, in order."""
-        capacity = min(self._max_running, self._cache.capacity)
-        soon = capacity - len(self._running) + max(1, capacity // _PREFILL_AHEAD)
-        sequences = [seq for _, seq in zip(range(soon), self._waiting, strict=False)]
-        return list(dict.fromkeys(seq.prefix for seq in sequences))
+        """Prefixes of the sequences that can run now and of a few that can run soon, in order."""
+        soon = self._max_running - len(self._running) + max(1, self._max_running // _PREFILL_AHEAD)
+        return self._waiting.prefixes(soon)
 
     def _run_prefill(self, chunks: abc.Sequence[PrefillChunk]) -> None:
         device = self._decoder.device
@@ -249,7 +267,7 @@ class Scheduler:
         x_BE = self._decoder.forward(
             torch.tensor(tokens, device=device),
             torch.tensor(positions, device=device),
-            self._prefill_attention(chunks, self._decoder),
+            self._prefill_attention(chunks, self._cache, self._decoder),
             torch.tensor(ends[complete], device=device),
         )
         for chunk in chunks:
@@ -258,64 +276,75 @@ class Scheduler:
             for at, logits_V in zip(complete, self._decoder.logits(x_BE), strict=True):
                 chunks[at].prefix.logits_V = logits_V
 
-    def _admit(self) -> None:
-        """Move prefilled sequences into free slots and sample their first token."""
-        first, entering = len(self._running), list[Sequence]()
-        while self._waiting and (seq := self._waiting[0]).prefix.logits_V is not None:
-            length = min(seq.max_length, self.context)
-            if len(self._running) >= self._max_running or not self._cache.reserve(length, len(self._running)):
+    def _admit(self) -> bool:
+        """Let prefilled sequences run and sample their first token; False if none can."""
+        first, entering, logits = len(self._running), list[Sequence](), list[Tensor]()
+        while len(self._running) < self._max_running:
+            logits_V = self._waiting.next_logits
+            if logits_V is None or (started := self._waiting.start_next(len(self._running))) is None:
                 break
-            self._running.append(self._waiting.popleft())
+            seq, pages = started
+            self._cache.enter(pages)
+            self._running.append(seq)
             entering.append(seq)
+            logits.append(logits_V)
         if not entering:
-            return
+            return False
         try:
-            sampled = self._sample_first(entering, first)
+            self._waiting.copy()
+            sampled = sample(torch.stack(logits), self._step_inputs(entering, 1))
         except RuntimeError as error:
             if not is_out_of_memory(error) or len(self._running) == 1:
                 raise
             self._max_running = len(self._running) // 2
-            self._preempt(min(first, self._max_running))
-            return
-        for seq in entering:
-            seq.prefix = _NO_PREFIX  # frees the prefix with its last waiting sequence
+            self._keep_running(min(first, self._max_running))
+            return True
         self._append(entering, sampled, range(first, first + len(entering)))
-
-    def _sample_first(self, entering: abc.Sequence[Sequence], first: int) -> SampledTokens:
-        """Write the sequences' prefixes into the slots from `first` on, and sample their first tokens."""
-        slots: dict[Prefix, list[int]] = {}
-        for slot, seq in enumerate(entering, first):
-            slots.setdefault(seq.prefix, []).append(slot)
-        self._write_prefixes(self._cache, slots)
-        logits_BV = torch.stack([seq.prefix.logits_V for seq in entering if seq.prefix.logits_V is not None])
-        return sample(logits_BV, self._step_inputs(entering, 1))
+        return True
 
     # Decode -----------------------------------------------------------------------------------------------------------
 
     def _decode(self) -> _InFlight:
         """Start the next decode steps of all running sequences."""
-        running = list(self._running)
-        left = [min(seq.max_length, self.context) - seq.length for seq in running]
-        steps = self._runner.num_steps([seq.request.sampling for seq in running], left)
+        while True:
+            running = list(self._running)
+            left = [self._limit(seq) - seq.length for seq in running]
+            steps = self._runner.num_steps([seq.request.sampling for seq in running], left)
+            if self._extend_rows(range(len(running)), running, steps):
+                break
+            if not self._waiting.give_way():
+                if len(running) == 1:
+                    self._cache.check(self._limit(running[0]))
+                self._preempt(min(range(len(running)), key=lambda row: (running[row].length, -row)))
         tokens, positions = [seq.tokens[-1] for seq in running], [seq.length - 1 for seq in running]
         result = self._runner.decode(tokens, positions, self._step_inputs(running, steps))
         return _InFlight(running, left, steps, result)
 
     def _decode_ahead(self, current: _InFlight) -> _InFlight | None:
-        """Start the steps after `current` for all sequences that may continue."""
-        running = set(self._running)
-        kept = [at for at, seq in enumerate(current.sequences) if seq in running and current.left[at] > current.steps]
-        if not kept:
-            return None
+        """Start the steps after `current` for all sequences that may continue, unless pages are short."""
+        row_of = {seq: row for row, seq in enumerate(self._running)}
+        kept = [at for at, seq in enumerate(current.sequences) if seq in row_of and current.left[at] > current.steps]
         sequences = [current.sequences[at] for at in kept]
+        rows = [row_of[seq] for seq in sequences]
         left = [current.left[at] - current.steps for at in kept]
-        steps = self._runner.num_steps([seq.request.sampling for seq in sequences], left)
+        steps = self._runner.num_steps([seq.request.sampling for seq in sequences], left) if kept else 0
+        if not kept or not self._extend_rows(rows, sequences, current.steps + steps):
+            return None
         inputs = self._step_inputs(sequences, steps, current.steps)
-        return _InFlight(sequences, left, steps, self._runner.continue_decoding(kept, inputs))
+        return _InFlight(sequences, left, steps, self._runner.continue_decoding(kept, rows, inputs))
+
+    def _extend_rows(self, rows: abc.Sequence[int], sequences: abc.Sequence[Sequence], steps: int) -> bool:
+        """Give sequences, in these rows, the pages of their next `steps` tokens; False if there are too few."""
+        needed = [min(seq.length - 1 + steps, self._limit(seq)) for seq in sequences]
+        if not self._cache.has(sum(map(self._cache.missing, rows, needed))):
+            return False
+        for row, tokens in zip(rows, needed, strict=True):
+            self._cache.extend(row, tokens)
+        return True
 
     def _collect(self, current: _InFlight) -> None:
-        slots = {seq: slot for slot, seq in enumerate(self._running)}
-        self._append(current.sequences, current.result(), [slots.get(seq, -1) for seq in current.sequences])
+        rows = {seq: row for row, seq in enumerate(self._running)}
+        self._append(current.sequences, current.result(), [rows.get(seq, -1) for seq in current.sequences])
 
     def _step_inputs(self, sequences: abc.Sequence[Sequence], steps: int, start: int = 0) -> StepInputs:
         """Sampling parameters and random numbers of `steps` steps, beginning `start` steps from now."""
@@ -325,47 +354,36 @@ class Scheduler:
             numbers_R[: len(given)] = given
         return StepInputs([seq.request.sampling for seq in sequences], np.ascontiguousarray(uniform_NR.T))
 
-    def _append(self, sequences: abc.Sequence[Sequence], sampled: SampledTokens, slots: Iterable[int]) -> None:
-        """Append sampled tokens to sequences up to their stop; slot -1 marks a sequence that finished earlier."""
+    def _append(self, sequences: abc.Sequence[Sequence], sampled: SampledTokens, rows: Iterable[int]) -> None:
+        """Append sampled tokens to sequences up to their stop; row -1 marks a sequence that finished earlier."""
         sampled_N = (each.T.tolist() for each in (sampled.token_RN, sampled.logp_RN, sampled.plain_RN))
-        updates = [each for each in zip(sequences, slots, *sampled_N, strict=True) if each[1] >= 0]
+        updates = [each for each in zip(sequences, rows, *sampled_N, strict=True) if each[1] >= 0]
         stops = [
-            self._stop_criteria.check(
-                seq.tokens, tokens, min(seq.max_length, self.context) - seq.length, seq.request.sampling
-            )
+            self._stop_criteria.check(seq.tokens, tokens, self._limit(seq) - seq.length, seq.request.sampling)
             for seq, _, tokens, _, _ in updates
         ]
         finished = dict[int, Finish]()
-        for (seq, slot, tokens, logps, plains), (count, finish) in zip(updates, stops, strict=True):
+        for (seq, row, tokens, logps, plains), (count, finish) in zip(updates, stops, strict=True):
             seq.tokens += tokens[:count]
             seq.logprobs += logps[:count]
             seq.plain_logprobs += plains[:count]
             seq.note_version(self.version, count)
             if finish:
-                finished[slot] = finish
-        self._finish_slots(finished)
+                finished[row] = finish
+        for row in sorted(finished, reverse=True):  # the last row takes the place of one that is removed
+            seq = self._running[row]
+            self._keep_or_drop(seq, self._remove(row))
+            self._finish(seq, finished[row])
 
-    def _finish_slots(self, finished: Mapping[int, Finish]) -> None:
-        """Finish the sequences in these slots, last slot first: later sequences move into freed slots."""
-        for slot in sorted(finished, reverse=True):
-            seq = self._running[slot]
-            if self._prefix_cache.enabled:
-                self._keep(slot, seq)
-            self._free_slot(slot)
-            self._finish(seq, finished[slot])
-
-    def _keep(self, slot: int, seq: Sequence) -> None:
+    def _keep_or_drop(self, seq: Sequence, pages: list[int]) -> None:
         """Keep the keys and values of a finished sequence for the next turn of its conversation, without those of its
         last token, which were never needed; unless older weights computed some."""
-        if not seq.request.sampling.conversation or [span.version for span in seq.spans] != [self.version]:
-            return
-        tokens = (seq.request.prompt + tuple(seq.tokens))[:-1]
-        try:
-            self._prefix_cache.put(seq.request.sampling.conversation, tokens, *self._cache.read(slot, len(tokens)))
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            self._prefix_cache.clear()  # a completion that is ready does not wait for memory
+        conversation = seq.request.sampling.conversation
+        if not conversation or not self._prefix_cache.enabled or [each.version for each in seq.spans] != [self.version]:
+            return self._cache.drop(pages)
+        used = pages_for(seq.length - 1)
+        self._cache.drop(pages[used:])
+        self._prefix_cache.put(conversation, (seq.request.prompt + tuple(seq.tokens))[:-1], pages[:used])
 
     def _finish(self, seq: Sequence, finish: Finish) -> None:
         request = seq.request
@@ -380,21 +398,3 @@ class Scheduler:
         )
         if len(request.finished) == request.n:
             request.deliver(request)
-
-    def _free_slot(self, slot: int) -> None:
-        """Free a slot and close the gap. Each group of slots behind it passes its longest sequence forward while that
-        one is much longer than the last sequence; otherwise the last sequence moves into the gap."""
-        running, group = self._running, self._cache.slots_per_call
-        while (start := (slot // group + 1) * group) < len(running):
-            longest = max(range(start, min(start + group, len(running))), key=lambda at: running[at].length)
-            if running[longest].length < running[-1].length + _MOVE_GAIN:
-                break
-            self._move(longest, slot)
-            slot = longest
-        if slot < len(running) - 1:
-            self._move(len(running) - 1, slot)
-        running.pop()
-
-    def _move(self, source: int, target: int) -> None:
-        self._cache.move(source, target, self._running[source].length)
-        self._running[target] = self._running[source]

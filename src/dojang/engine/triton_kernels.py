@@ -6,7 +6,6 @@ it, the attention that first reads a token's keys and values also stores them, a
 logits. Imported only on machines with a GPU.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from dojang.engine.elementwise import ElementwiseSettings
 
-__all__ = ["Sampler", "TritonElementwise", "attend_cache", "copy_prefixes"]
+__all__ = ["Sampler", "TritonElementwise", "attend_cache"]
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _PROGRAMS = 528
@@ -123,16 +122,17 @@ class TritonElementwise:
 
 @triton.jit
 def _attend_kernel(  # noqa: PLR0915  # a kernel calls nothing
-    q_at, k_at, v_at, keys_at, values_at, out_at, sums_at, peaks_at, weights_at, position_at, slot_at,
-    scale, length, token_stride, slot_stride, head_stride,
+    q_at, k_at, v_at, keys_at, values_at, out_at, sums_at, peaks_at, weights_at, position_at, table_at,
+    scale, length, token_stride, table_stride, page_stride, head_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_BLOCK: tl.constexpr, HEAD: tl.constexpr,
     HEAD_BLOCK: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attend one token of one sequence to a share of its earlier positions, for the query heads of one key head."""
+    """Attend one token of one sequence to a share of its earlier positions, for the query heads of one key head. A
+    block is a page."""
     program, share = tl.program_id(0), tl.program_id(1)
     row, head = (program // KV_HEADS).to(tl.int64), program % KV_HEADS
     position = tl.minimum(tl.load(position_at + row), length - 1)
-    slot = tl.load(slot_at + row).to(tl.int64)
+    pages_at = table_at + row * table_stride
     each = tl.cdiv(tl.cdiv(position, SPLITS), BLOCK) * BLOCK
     start = share * each
     end = tl.minimum(start + each, position)
@@ -143,31 +143,30 @@ def _attend_kernel(  # noqa: PLR0915  # a kernel calls nothing
         (group < GROUP)[:, None] & inside[None],
         0.0,
     )
-    keys, values = (
-        keys_at + slot * slot_stride + head * head_stride,
-        values_at + slot * slot_stride + head * head_stride,
-    )
     peak = tl.full([GROUP_BLOCK], float("-inf"), tl.float32)
     weight = tl.zeros([GROUP_BLOCK], tl.float32)
     seen = tl.zeros([GROUP_BLOCK, HEAD_BLOCK], tl.float32)
     for first in range(start, end, BLOCK):
         there = first + step < end
-        place = (first + step).to(tl.int64)[:, None] * HEAD + at[None]
-        k = tl.load(keys + place, there[:, None] & inside[None], 0.0)
+        page = tl.load(pages_at + first // BLOCK).to(tl.int64)
+        place = page * page_stride + head * head_stride + step[:, None] * HEAD + at[None]
+        k = tl.load(keys_at + place, there[:, None] & inside[None], 0.0)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * _LOG2E)
         score = tl.where(there[None], score, float("-inf"))
         higher = tl.maximum(peak, tl.max(score, 1))
         fade = tl.exp2(peak - higher)
         share_of = tl.exp2(score - higher[:, None])
-        v = tl.load(values + place, there[:, None] & inside[None], 0.0)
+        v = tl.load(values_at + place, there[:, None] & inside[None], 0.0)
         seen = seen * fade[:, None] + tl.dot(share_of.to(v.dtype), v, input_precision=PRECISION)
         weight = weight * fade + tl.sum(share_of, 1)
         peak = higher
     if share == 0:  # the token itself: store its key and value, and attend to it
         k = tl.load(k_at + row * token_stride + head * HEAD + at, inside, 0.0)
         v = tl.load(v_at + row * token_stride + head * HEAD + at, inside, 0.0)
-        tl.store(keys + position.to(tl.int64) * HEAD + at, k, inside)
-        tl.store(values + position.to(tl.int64) * HEAD + at, v, inside)
+        page = tl.load(pages_at + position // BLOCK).to(tl.int64)
+        place = page * page_stride + head * head_stride + position % BLOCK * HEAD + at
+        tl.store(keys_at + place, k, inside)
+        tl.store(values_at + place, v, inside)
         score = tl.sum(q.to(tl.float32) * k.to(tl.float32)[None], 1) * (scale * _LOG2E)
         higher = tl.maximum(peak, score)
         fade, own = tl.exp2(peak - higher), tl.exp2(score - higher)
@@ -210,17 +209,17 @@ def attend_cache(
     q_NHD: Tensor,
     k_NKD: Tensor,
     v_NKD: Tensor,
-    keys_SKTD: Tensor,
-    values_SKTD: Tensor,
+    keys_PKTD: Tensor,
+    values_PKTD: Tensor,
     position_N: Tensor,
-    slot_N: Tensor,
+    page_table: Tensor,
 ) -> Tensor:
-    """Attend one token per sequence to its slot of the KV cache, and store the token's key and value there.
+    """Attend one token per sequence to its pages of the KV cache, and store the token's key and value there.
 
     Queries, keys and values must be views of the same rows.
     """
     rows, heads, head = q_NHD.shape
-    kv_heads = k_NKD.shape[1]
+    kv_heads, page = keys_PKTD.shape[1:3]
     group = heads // kv_heads
     group_block, head_block = max(16, triton.next_power_of_2(group)), max(16, triton.next_power_of_2(head))
     shares = _splits(rows, kv_heads)
@@ -231,49 +230,18 @@ def attend_cache(
         sums = q_NHD.new_empty(lines, head_block, dtype=torch.float32)
         peaks, weights = q_NHD.new_empty(2, lines, dtype=torch.float32).unbind()
     _attend_kernel[(rows * kv_heads, shares)](
-        q_NHD, k_NKD, v_NKD, keys_SKTD, values_SKTD, out_NHD, sums, peaks, weights, position_N, slot_N,
-        head**-0.5, keys_SKTD.shape[2], q_NHD.stride(0), keys_SKTD.stride(0), keys_SKTD.stride(1),
-        kv_heads, group, group_block, head, head_block, 64, shares,
-        "ieee" if q_NHD.dtype is torch.float32 else "tf32", num_warps=4, num_stages=3,
+        q_NHD, k_NKD, v_NKD, keys_PKTD, values_PKTD, out_NHD, sums, peaks, weights, position_N, page_table,
+        head**-0.5, page_table.shape[1] * page, q_NHD.stride(0), page_table.stride(0),
+        keys_PKTD.stride(0), keys_PKTD.stride(1),
+        kv_heads, group, group_block, head, head_block, page, shares,
+        "ieee" if q_NHD.dtype is torch.float32 else "tf32", num_warps=4,
+        num_stages=5,  # two blocks are loaded ahead, and their page numbers before them
     )  # fmt: skip
     if shares > 1:
         _combine_kernel[(rows * kv_heads, group)](
             sums, peaks, weights, out_NHD, group, group_block, head, head_block, shares, num_warps=1
         )
     return out_NHD
-
-
-@triton.jit
-def _copy_prefixes_kernel(table_at, keys_at, values_at, layer_stride, slot_stride, head_stride, KV_HEADS: tl.constexpr,
-            HEAD: tl.constexpr, HEAD_BLOCK: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Copy some positions of one layer and head of one prefix."""
-    entry, which = table_at + tl.program_id(0) * 7, tl.program_id(1)
-    layer, head = (which // KV_HEADS).to(tl.int64), which % KV_HEADS
-    size, place = tl.load(entry + 5), tl.load(entry + 6)
-    step, at = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, HEAD_BLOCK)
-    inside = (step < size)[:, None] & (at < HEAD)[None]
-    kind = tl.pointer_type(keys_at.dtype.element_ty)
-    source = layer * tl.load(entry + 2) + head * tl.load(entry + 3) + step[:, None] * tl.load(entry + 4) + at[None]
-    target = layer * layer_stride + place * slot_stride + head * head_stride + step[:, None] * HEAD + at[None]
-    tl.store(keys_at + target, tl.load(tl.load(entry).to(kind) + source, inside, 0.0), inside)
-    tl.store(values_at + target, tl.load(tl.load(entry + 1).to(kind) + source, inside, 0.0), inside)
-
-
-def copy_prefixes(copies: Sequence[tuple[Tensor, Tensor, int, int]], keys_LSKTD: Tensor, values_LSKTD: Tensor) -> None:
-    """Copy prefixes, each (keys [L, K, T, D], values, tokens, physical slot), into the KV cache.
-
-    They lie in separate tensors, so the kernel gets addresses.
-    """
-    entries = [
-        (keys.data_ptr(), values.data_ptr(), keys.stride(0), keys.stride(1), keys.stride(2), size, place)
-        for keys, values, size, place in copies
-    ]
-    table = torch.tensor(entries, dtype=torch.int64).pin_memory().to(keys_LSKTD.device, non_blocking=True)
-    layers, _, kv_heads, _, head = keys_LSKTD.shape
-    longest = max(size for _, _, size, _ in copies)
-    _copy_prefixes_kernel[(len(copies), layers * kv_heads, triton.cdiv(longest, 64))](
-        table, keys_LSKTD, values_LSKTD, *keys_LSKTD.stride()[:3], kv_heads, head, triton.next_power_of_2(head), 64
-    )
 
 
 # Sampling ------------------------------------------------------------------------------------------------------------

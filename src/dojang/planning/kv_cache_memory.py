@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from dojang.engine.kv_cache_size import fitting_slots, largest_slot_length, slot_length
+from dojang.engine.kv_cache_size import PAGE_TOKENS, num_pages, pages_for
 from dojang.planning.shapes import Shape
 
 __all__ = ["GIB", "Cache", "key_value_cache"]
@@ -12,12 +12,12 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """KV cache slots for sequences."""
+    """KV cache of sequences."""
 
     slots: int
-    """Number of sequences decoded at a time; 0 if not one fits."""
+    """Number of sequences decoded at a time; 0 if not one of maximum length fits."""
     length: int
-    """Tokens of each slot."""
+    """Tokens of each of them, on average."""
     bytes: int
     needed: int
     """Bytes of one sequence of maximum length."""
@@ -27,13 +27,16 @@ class Cache:
         return replace(self, bytes=self.bytes // parts, needed=self.needed // parts)
 
 
-def key_value_cache(shape: Shape, itemsize: int, slots: int, budget: int, longest: int, *, all_at_once: bool) -> Cache:
-    """KV cache within a budget in bytes, for sequences of up to `longest` tokens. On a GPU (`all_at_once`) the whole
-    budget is allocated at once: longer slots, and one more."""
-    token, length = shape.kv_numbers * itemsize, slot_length(min(longest, shape.context))
-    fitting = fitting_slots(length, token, budget, slots, indirect=all_at_once)
-    if fitting <= 0:
-        return Cache(0, length, 0, length * token)
-    if all_at_once:
-        length = largest_slot_length(length, fitting, token, budget, shape.context)
-    return Cache(fitting, length, (fitting + all_at_once) * length * token, length * token)
+def key_value_cache(
+    shape: Shape, itemsize: int, sequences: int, budget: int, *, longest: int, mean: int, all_at_once: bool
+) -> Cache:
+    """KV cache within a budget in bytes, for at most `sequences` of up to `longest` tokens. They take pages as
+    they grow, so `mean` decides how many run at a time. On a GPU (`all_at_once`) the budget is allocated at once, but
+    no more than sequences of the whole context need."""
+    token, longest = shape.kv_numbers * itemsize, min(longest, shape.context)
+    page, needed = PAGE_TOKENS * token, pages_for(longest)
+    pages = num_pages(budget, token, sequences, shape.context if all_at_once else longest)
+    if pages <= needed:
+        return Cache(0, mean, 0, needed * page)
+    running = min(sequences, (pages - 1) // pages_for(min(mean, longest)))
+    return Cache(running, mean, pages * page, needed * page)

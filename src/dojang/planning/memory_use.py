@@ -174,11 +174,11 @@ class _Device:
     """One model on the first rank's device."""
 
     def __init__(
-        self, model: PlannedModel, layout: Layout, tokens: "tuple[int, int]", *, engine: bool | None = None
+        self, model: PlannedModel, layout: Layout, tokens: "tuple[int, int, int]", *, engine: bool | None = None
     ) -> None:
         """`engine`: whether the device has one; by default if it is neither remote nor on Ray."""
         self.model, self.layout = model, layout
-        self.micro, self.longest = tokens
+        self.micro, self.longest, self.mean = tokens
         config, shape = model.config, model.shape
         self.shape, self.train, self.rollout = shape, config.train, config.rollout
         default = "half" if layout.gpu else "single"
@@ -359,16 +359,23 @@ class _Device:
         fused = self.layout.gpu is not None and engine.name == "torch"
         # Tensor parallel workers divide the KV heads; if these are fewer, some are duplicated.
         parts = min(self.tensor_parallel, self.shape.kv_heads)
-        return key_value_cache(self.shape, self.compute, slots, budget * parts, self.longest, all_at_once=fused).part(
-            parts
+        cache = key_value_cache(
+            self.shape,
+            self.compute,
+            slots,
+            budget * parts,
+            longest=self.longest,
+            mean=self.mean,
+            all_at_once=fused,
         )
+        return cache.part(parts)
 
 
 def host_bytes(planned: Mapping[str, PlannedModel], layout: Layout) -> int:
     """Host memory of a machine with GPUs: offloaded parts, and the whole model for each process that loads it."""
     kept = loading = 0.0
     for role, model in planned.items():
-        device = _Device(model, layout.of(role), (1, 1))
+        device = _Device(model, layout.of(role), (1, 1, 1))
         away = model.config.train.offload
         kept += device.optimizer if "optimizer" in away else 0
         kept += sum(getattr(device, name) for name in ("reference", "teacher") if name in away)

@@ -37,10 +37,10 @@ class Work:
     def sequences(self) -> int:
         return self.prompts * self.samples
 
-    def of(self, role: str) -> tuple[int, int]:
-        """Tokens of a micro-batch, and of the longest sequence."""
+    def of(self, role: str) -> tuple[int, int, int]:
+        """Tokens of a micro-batch, of the longest sequence, and of one on average."""
         lengths = self.lengths[role]
-        return self.micro[role], lengths.longest_prompt + lengths.longest_answer
+        return self.micro[role], lengths.longest_prompt + lengths.longest_answer, lengths.prompt + lengths.answer
 
     def read(self, role: str) -> int:
         """Trained tokens of a step, with each distinct prompt once."""

@@ -35,10 +35,13 @@ class LookaheadRunner:
     def can_continue(self, samplings: Sequence[Sampling]) -> bool:
         return True
 
-    def continue_decoding(self, kept: Sequence[int], inputs: StepInputs) -> Callable[[], SampledTokens]:
+    def continue_decoding(
+        self, kept: Sequence[int], rows: Sequence[int], inputs: StepInputs
+    ) -> Callable[[], SampledTokens]:
         assert self.unseen == 1
         self.went_on += 1
         self._texts = [self._texts[at] for at in kept]
+        assert len(rows) == len(kept)
         return self._begun(inputs)
 
     def _begun(self, inputs: StepInputs) -> Callable[[], SampledTokens]:

@@ -61,20 +61,27 @@ def compiler(
     return made
 
 
+PAGE, PAGES = 16, 5
+"""Tokens of a page, and pages of a sequence."""
+
+
 class AttentionCase:
-    """Slots of different lengths; queries, keys and values are views of one product, as in a decoder."""
+    """Sequences of different lengths, their pages in any order; queries, keys and values are views of one product, as
+    in a decoder."""
 
     def __init__(self, dtype: torch.dtype, heads: int, group: int, size: int) -> None:
         draw = torch.Generator().manual_seed(0)
         rows, self.heads, self.group, self.size = len(LENGTHS), heads, group, size
-        self.cache = [torch.randn(rows + 2, heads, 80, size, generator=draw).to(dtype) for _ in range(2)]
+        pages = torch.randperm((rows + 2) * PAGES, generator=draw)[: rows * PAGES].view(rows, PAGES)
+        self.page_table = pages.int().numpy()
+        self.cache = [torch.randn((rows + 2) * PAGES, heads, PAGE, size, generator=draw).to(dtype) for _ in range(2)]
         both_NGD = torch.randn(rows, (group + 2) * heads, size, generator=draw).to(dtype)
         self.qkv = both_NGD.split_with_sizes([group * heads, heads, heads], 1)
         self.length_N = torch.tensor(LENGTHS)
 
     def expected(self, scale: float, window: int = 0, softcap: float = 0.0) -> Tensor:
         """Attention in double precision, row by row."""
-        (q_NHD, k_NKD, v_NKD), (keys, values) = self.qkv, (each.double() for each in self.cache)
+        (q_NHD, k_NKD, v_NKD), (keys, values) = self.qkv, (self.by_row(each.double()) for each in self.cache)
         outputs = []
         for row, length in enumerate(LENGTHS):
             keys[row, :, length - 1], values[row, :, length - 1] = k_NKD[row], v_NKD[row]
@@ -86,6 +93,14 @@ class AttentionCase:
             outputs.append(score_KGT.softmax(-1) @ values[row, :, seen])
         return torch.stack(outputs).flatten(1, 2)
 
+    def by_row(self, each_PKTD: Tensor) -> Tensor:
+        """The tokens of each sequence in order, [rows, heads, tokens, size]."""
+        return each_PKTD[torch.from_numpy(self.page_table).long()].transpose(1, 2).flatten(2, 3)
+
+    def place(self, row: int, token: int) -> tuple[int, slice, int]:
+        """Where the cache has a token."""
+        return int(self.page_table[row, token // PAGE]), slice(None), token % PAGE
+
 
 @pytest.mark.numerical
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -95,13 +110,13 @@ def test_attention_matches_torch(
 ) -> None:
     case = AttentionCase(dtype, heads, group, size)
     expected, before = case.expected(size**-0.5), [each.clone() for each in case.cache]
-    found = attend(*case.qkv, *case.cache, case.length_N, scale=size**-0.5)
+    found = attend(*case.qkv, *case.cache, case.page_table, case.length_N, scale=size**-0.5)
     assert found.dtype is dtype
     assert found.double().sub(expected).abs().max() < TOLERANCE[dtype]
     for kept, old, new in zip(case.cache, before, case.qkv[1:], strict=True):
         for row, length in enumerate(LENGTHS):  # only the newest token is written
-            assert torch.equal(kept[row, :, length - 1], new[row])
-            old[row, :, length - 1] = new[row]
+            assert torch.equal(kept[case.place(row, length - 1)], new[row])
+            old[case.place(row, length - 1)] = new[row]
         assert torch.equal(kept, old)
 
 
@@ -113,7 +128,7 @@ def test_attention_with_a_window_and_soft_capping(
 ) -> None:
     case = AttentionCase(dtype, 2, 3, 32)
     expected = case.expected(0.3, window, softcap)
-    found = attend(*case.qkv, *case.cache, case.length_N, scale=0.3, window=window, softcap=softcap)
+    found = attend(*case.qkv, *case.cache, case.page_table, case.length_N, scale=0.3, window=window, softcap=softcap)
     assert found.double().sub(expected).abs().max() < TOLERANCE[dtype]
 
 
@@ -122,28 +137,28 @@ def test_attention_with_extreme_scores_and_nan(attend: CompiledAttention) -> Non
     case = AttentionCase(torch.float32, 2, 2, 64)
     case.qkv[0].mul_(1e4)
     expected = case.expected(0.125)
-    assert attend(*case.qkv, *case.cache, case.length_N, scale=0.125).sub(expected).abs().max() < 1e-3
-    case.cache[0][5, 0, 7] = torch.nan
-    found = attend(*case.qkv, *case.cache, case.length_N, scale=0.125)
+    assert attend(*case.qkv, *case.cache, case.page_table, case.length_N, scale=0.125).sub(expected).abs().max() < 1e-3
+    case.cache[0][case.page_table[5, 0], 0, 7] = torch.nan
+    found = attend(*case.qkv, *case.cache, case.page_table, case.length_N, scale=0.125)
     assert found[5, :2].isnan().all()
     assert not found[5, 2:].isnan().any()
     assert not found[[0, 1, 2, 3, 4, 6, 7]].isnan().any()
 
 
 @pytest.mark.numerical
-def test_attention_is_independent_of_threads_and_other_slots(attend: CompiledAttention) -> None:
+def test_attention_is_independent_of_threads_and_other_sequences(attend: CompiledAttention) -> None:
     case = AttentionCase(torch.float32, 3, 3, 64)
-    together = attend(*case.qkv, *case.cache, case.length_N, scale=0.125)
+    together = attend(*case.qkv, *case.cache, case.page_table, case.length_N, scale=0.125)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        assert torch.equal(attend(*case.qkv, *case.cache, case.length_N, scale=0.125), together)
+        assert torch.equal(attend(*case.qkv, *case.cache, case.page_table, case.length_N, scale=0.125), together)
     finally:
         torch.set_num_threads(before)
     for row in range(len(LENGTHS)):
         one = slice(row, row + 1)
-        parts = [each[one] for each in (*case.qkv, *case.cache, case.length_N)]
-        alone = attend(*parts, scale=0.125)
+        q, k, v, length, pages = (each[one] for each in (*case.qkv, case.length_N, case.page_table))
+        alone = attend(q, k, v, *case.cache, pages, length, scale=0.125)
         assert torch.equal(alone, together[one])
 
 

@@ -12,6 +12,7 @@ from dojang.engine.architectures import FAMILIES
 from dojang.engine.attention import PrefillChunk, decode_attention, prefill_attention
 from dojang.engine.decoder import Decoder
 from dojang.engine.kv_cache import KvCache, Prefix
+from dojang.engine.kv_cache_size import pages_for
 from dojang.engine.shape import Shape
 from error_bounds import UNIT, rms, rounding_noise
 from tiny_models import MODELS as MAKERS
@@ -23,16 +24,26 @@ SINGLE = {"gemma2": 1e-5, "qwen3_moe": 1e-7, "qwen3_moe without normalised weigh
 """The same where transformers computes a softmax in float32."""
 
 
-def read(decoder: Decoder, prompts: list[tuple[int, ...]], chunk: int) -> tuple[list[Prefix], list[Tensor]]:
+def made_cache(decoder: Decoder) -> KvCache:
+    cache = KvCache(decoder.shape, decoder.dtype, decoder.device, max_num_seqs=8, budget=1 << 30)
+    cache.reserve(decoder.shape.context)
+    return cache
+
+
+def read(
+    decoder: Decoder, cache: KvCache, prompts: list[tuple[int, ...]], chunk: int
+) -> tuple[list[Prefix], list[Tensor]]:
     """The prompts read in pieces; the scores after every token."""
     prefixes = [Prefix(prompt) for prompt in prompts]
+    for prefix in reversed(prefixes):
+        prefix.pages = cache.take(pages_for(len(prefix.tokens)))
     scores: list[list[Tensor]] = [[] for _ in prompts]
     for start in range(0, max(map(len, prompts)), chunk):
         going = [at for at, prompt in enumerate(prompts) if start < len(prompt)]
         pieces = [PrefillChunk(prefixes[at], start, min(start + chunk, len(prompts[at]))) for at in going]
         tokens = [token for piece in pieces for token in piece.prefix.tokens[piece.start : piece.end]]
         places = [place for piece in pieces for place in range(piece.start, piece.end)]
-        x_NE = decoder.forward(torch.tensor(tokens), torch.tensor(places), prefill_attention(pieces, decoder))
+        x_NE = decoder.forward(torch.tensor(tokens), torch.tensor(places), prefill_attention(pieces, cache, decoder))
         parts = decoder.logits(x_NE).split([piece.end - piece.start for piece in pieces])
         for at, part in zip(going, parts, strict=True):
             scores[at].append(part)
@@ -46,11 +57,11 @@ PROMPTS = [tuple(range(7, 7 + length)) for length in (40, 3, 17)]
 def scored(decoder: Decoder) -> list[Tensor]:
     """The scores after every token of the prompts: the first half read in pieces, the second token by token."""
     known = [prompt[: len(prompt) // 2 + 1] for prompt in PROMPTS]
-    prefixes, scores = read(decoder, known, chunk=8)
-    cache = KvCache(decoder.shape, decoder.dtype, decoder.device, max_slots=8, budget=1 << 30)
+    cache = made_cache(decoder)
+    prefixes, scores = read(decoder, cache, known, chunk=12)
     for at, prefix in enumerate(prefixes):
-        assert cache.reserve(len(PROMPTS[at]), at)
-        cache.write_prefixes({prefix: [at]})
+        cache.enter(prefix.pages)
+        cache.extend(at, len(PROMPTS[at]))
     decoded: list[list[Tensor]] = [[each] for each in scores]
     length = [len(each) for each in known]
     while any(each < len(prompt) for each, prompt in zip(length, PROMPTS, strict=True)):
@@ -122,7 +133,7 @@ def test_weight_update_gives_the_logits_of_the_other_model(name: str) -> None:
     for key, weight in decoder.weights.items():
         weight.copy_(other.get_parameter(key))
     decoder.refresh()
-    _, scores = read(decoder, PROMPTS, chunk=64)
+    _, scores = read(decoder, made_cache(decoder), PROMPTS, chunk=64)
     for prompt, mine in zip(PROMPTS, scores, strict=True):
         theirs = other(input_ids=torch.tensor([prompt])).logits[0]
         assert mine.sub(theirs).abs().max() < SINGLE.get(name, TOLERANCE) * theirs.abs().max()
@@ -143,15 +154,16 @@ def test_copy_in_another_dtype_matches_a_model_in_that_dtype(name: str) -> None:
 @torch.no_grad()
 def test_padding_rows_do_not_change_results() -> None:
     plain, even = Decoder(made("qwen2", torch.float64)), Decoder(made("qwen2", torch.float64))
-    even.grain = 16
+    even.row_multiple = 16
     for one, other in zip(scored(even), scored(plain), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     tokens, places = torch.arange(7, 24), torch.arange(17)
     for wanted in ([16], [3, 16], []):
         found = []
         for decoder in (plain, even):
-            piece = PrefillChunk(Prefix(tuple(tokens.tolist())), 0, 17)
-            attend = prefill_attention([piece], decoder)
+            cache, prefix = made_cache(decoder), Prefix(tuple(tokens.tolist()))
+            prefix.pages = cache.take(pages_for(17))
+            attend = prefill_attention([PrefillChunk(prefix, 0, 17)], cache, decoder)
             found.append(decoder.forward(tokens, places, attend, torch.tensor(wanted, dtype=torch.long)))
         assert len(found[0]) == len(wanted)
         torch.testing.assert_close(*found, rtol=0, atol=1e-12)
@@ -160,11 +172,11 @@ def test_padding_rows_do_not_change_results() -> None:
 def test_decoder_copies_the_weights() -> None:
     model = made("llama", torch.float64)
     decoder = Decoder(model)
-    _, before = read(decoder, PROMPTS, chunk=64)
+    _, before = read(decoder, made_cache(decoder), PROMPTS, chunk=64)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    _, after = read(decoder, PROMPTS, chunk=64)
+    _, after = read(decoder, made_cache(decoder), PROMPTS, chunk=64)
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
@@ -181,22 +193,6 @@ def test_weights_that_are_not_computed_with_are_rejected() -> None:
     model.model.layers[1].self_attn.sinks = torch.nn.Parameter(torch.zeros(8))
     with pytest.raises(ModelError, match=r"layers\.1\.self_attn\.sinks"):
         Decoder(model)
-
-
-def test_kv_cache_stays_within_its_budget() -> None:
-    shape = Decoder(made("llama", torch.float32)).shape
-    token = 2 * shape.layers * shape.kv_heads * shape.head * 4
-    cache = KvCache(shape, torch.float32, torch.device("cpu"), max_slots=100, budget=64 * 10 * token)
-    assert cache.reserve(60, 0)
-    assert (cache.length, cache.capacity) == (64, 10)
-    assert not cache.reserve(60, 10)
-    assert not cache.reserve(128, 5)  # only five of that length fit
-    assert cache.reserve(128, 4)
-    assert (cache.length, cache.capacity) == (128, 5)
-    with pytest.raises(ModelError, match="raise rollout"):
-        cache.reserve(641, 0)
-    cache.release()
-    assert (cache.length, cache.keys_LSKTD.numel()) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["llama", "llama tied"])

@@ -9,9 +9,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
 from dojang.engine import kv_cache
-from dojang.engine.kv_cache import KvCache, default_kv_cache_bytes
+from dojang.engine.kv_cache import default_kv_cache_bytes
 from dojang.engine.kv_cache_size import kv_budget
-from dojang.engine.shape import Shape
 from dojang.engine.torch_engine import TorchEngine
 from dojang.inference import vllm
 from dojang.weight_sync.versions import WeightVersions
@@ -151,31 +150,3 @@ def test_tensor_parallel_workers_are_processes_of_this_machine(
         vllm.VllmEngine(tmp_path, tokenizer, None, tensor_parallel_size=size)
     assert "distributed_executor_backend" not in told[0]
     assert (told[1]["tensor_parallel_size"], told[1]["distributed_executor_backend"]) == (2, "mp")
-
-
-def test_cache_grows_through_main_memory_when_two_do_not_fit(
-    micro_model: Callable[..., PreTrainedModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of an engine alone on its GPU the old and the new KV cache do not fit at the same time."""
-    shape = Shape.of(micro_model().config)
-    cache = KvCache(shape, torch.float32, torch.device("cpu"), max_slots=8, budget=1 << 22, indirect=True)
-    assert cache.reserve(64, 0)
-    allocated = cache._allocate
-
-    def tight(capacity: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        held = cache.keys_LSKTD.nbytes + cache.values_LSKTD.nbytes
-        if capacity and held:
-            raise torch.OutOfMemoryError("no room for two")
-        return allocated(capacity, length)
-
-    monkeypatch.setattr(cache, "_allocate", tight)
-    cache.keys_LSKTD.normal_()
-    cache.values_LSKTD.normal_()
-    cache.move(2, 0, 64)  # slots lie anywhere
-    length, before = cache.length, [cache.keys_LSKTD[:, cache.physical_slot(at)].clone() for at in range(3)]
-    wanted = cache.max_slots_for(4 * length)
-    assert cache.reserve(4 * length, 3)
-    assert cache.capacity == wanted  # not halved until it fits beside the old one
-    assert cache.length >= 4 * length
-    for at, keys_LKTD in enumerate(before):
-        assert torch.equal(cache.keys_LSKTD[:, cache.physical_slot(at), :, :length], keys_LKTD)

@@ -1,6 +1,7 @@
 """Prefix cache: conversations go on with the keys and values of their earlier turns, and sample the same tokens."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -21,12 +22,20 @@ from tiny_models import tiny_model
 
 WARM = Sampling(temperature=1.0, max_tokens=12, seed=3)
 PROMPT = tuple(range(10, 22))
-TOKEN_BYTES = 2 * 2 * 8
 
 
-def kept(cache: PrefixCache, *sequences: Sequence[int], conversation: str = "a") -> None:
+class Cache(PrefixCache):
+    """With pages of one token."""
+
+    def __init__(self, budget: int) -> None:
+        self.in_use: Counter[int] = Counter()
+        super().__init__(budget, self.in_use.subtract)
+
+
+def kept(cache: Cache, *sequences: Sequence[int], conversation: str = "a") -> None:
     for tokens in sequences:
-        cache.put(conversation, tokens, torch.zeros(1, 1, len(tokens), 4), torch.zeros(1, 1, len(tokens), 4))
+        cache.in_use.update(range(len(tokens)))
+        cache.put(conversation, tokens, list(range(len(tokens))))
 
 
 def found(cache: PrefixCache, tokens: Sequence[int], conversation: str = "a") -> int:
@@ -37,7 +46,7 @@ def found(cache: PrefixCache, tokens: Sequence[int], conversation: str = "a") ->
 
 
 def test_a_prompt_continues_the_longest_sequence_that_it_begins_with() -> None:
-    cache = PrefixCache(1 << 20)
+    cache = Cache(1 << 20)
     kept(cache, [1, 2], [1, 2, 3, 4], [1, 2, 3, 5, 6])
     assert found(cache, [1, 2, 3, 4, 9]) == 4
     assert found(cache, [1, 2, 3, 4, 9]) == 2  # the longer one is in use
@@ -47,7 +56,7 @@ def test_a_prompt_continues_the_longest_sequence_that_it_begins_with() -> None:
 
 @pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2], [1, 2, 4, 4], [0, 2, 3, 4], [2, 3, 4, 5], [9]])
 def test_a_prompt_that_does_not_go_on_behind_a_sequence_finds_nothing(prompt: list[int]) -> None:
-    cache = PrefixCache(1 << 20)
+    cache = Cache(1 << 20)
     kept(cache, [1, 2, 3])
     assert found(cache, prompt) == 0
     assert len(cache) == 1
@@ -55,7 +64,7 @@ def test_a_prompt_that_does_not_go_on_behind_a_sequence_finds_nothing(prompt: li
 
 def test_a_conversation_with_the_same_tokens_finds_nothing() -> None:
     """Such as a sibling of the group, or an episode of an evaluation."""
-    cache = PrefixCache(1 << 20)
+    cache = Cache(1 << 20)
     kept(cache, [1, 2], conversation="evaluation")
     assert found(cache, [1, 2, 3], "training") == 0
     kept(cache, [1, 2], conversation="training")
@@ -63,7 +72,7 @@ def test_a_conversation_with_the_same_tokens_finds_nothing() -> None:
 
 
 def test_the_newest_conversations_stay_within_the_budget() -> None:
-    cache = PrefixCache(10 * TOKEN_BYTES)
+    cache = Cache(10)
     kept(cache, [1] * 4, [2] * 4, [3] * 4)
     assert [found(cache, [token] * 5) for token in (1, 2, 3)] == [0, 4, 4]
 
@@ -73,7 +82,7 @@ def test_entries_from_before_do_not_decide_what_is_found(seed: int) -> None:
     """So a batch finds the same after an evaluation as in a run that is resumed with an empty cache."""
     results = []
     for before in (0, 7):
-        random, cache = Random(seed), PrefixCache(30 * TOKEN_BYTES)
+        random, cache = Random(seed), Cache(30)
         for at in range(before):
             kept(cache, [at] * (at + 2), conversation=f"before {at}")
         streams, results_here = [[at] for at in range(5)], list[int]()
@@ -89,21 +98,22 @@ def test_entries_from_before_do_not_decide_what_is_found(seed: int) -> None:
 
 
 def test_a_conversation_longer_than_the_budget_leaves_the_others() -> None:
-    cache = PrefixCache(10 * TOKEN_BYTES)
+    cache = Cache(10)
     kept(cache, [1] * 4, [4] * 11)
     assert [found(cache, [1] * 5), found(cache, [4] * 12)] == [4, 0]
 
 
 def test_a_conversation_kept_twice_takes_its_room_once() -> None:
-    cache = PrefixCache(8 * TOKEN_BYTES)
+    cache = Cache(8)
     kept(cache, [1] * 4, [2] * 4, [2] * 4, [2] * 4)
     assert [found(cache, [token] * 5) for token in (1, 2)] == [4, 4]
 
 
 def test_nothing_is_left_after_clearing() -> None:
-    cache = PrefixCache(8 * TOKEN_BYTES)
+    cache = Cache(8)
     kept(cache, [1] * 4, [2] * 4)
     cache.clear()
+    assert not any(cache.in_use.values())
     assert found(cache, [1] * 5) == 0
     kept(cache, [1] * 4, [2] * 4)
     assert [found(cache, [token] * 5) for token in (1, 2)] == [4, 4]
@@ -111,7 +121,7 @@ def test_nothing_is_left_after_clearing() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_found_is_the_longest_beginning_of_all_that_is_kept(seed: int) -> None:
-    random, cache = Random(seed), PrefixCache(1 << 30)
+    random, cache = Random(seed), Cache(1 << 30)
     sequences = {tuple(random.choices(range(2), k=random.randint(1, 9))) for _ in range(60)}
     kept(cache, *sequences)
     kept(cache, *sequences, conversation="b")
@@ -200,13 +210,15 @@ def test_conversations_sample_the_same_tokens_and_prefill_only_what_is_new(
 
 
 def test_a_cache_that_holds_few_conversations_changes_nothing_but_speed(tokenizer: PreTrainedTokenizerBase) -> None:
-    plain, few = (engine_of("llama", tokenizer, gb) for gb in (0.0, 20_000 / 2**30))
+    plain = engine_of("llama", tokenizer, 0.0)
+    few = engine_of("llama", tokenizer, 20 * plain._scheduler._cache.page_bytes / 2**30)
     wanted, talk = run(plain, lambda engine: Talk(engine, len(tokenizer)).all(10)), Talk(few, len(tokenizer))
     found = run(few, lambda _: talk.all(10))
     assert [[each.tokens for each in replies] for replies in found] == [
         [each.tokens for each in replies] for replies in wanted
     ]
-    assert few._scheduler._prefix_cache._bytes <= 20_000
+    assert 0 < len(few._scheduler._prefix_cache) < 10
+    assert few._scheduler._prefix_cache._pages <= 20
 
 
 def test_new_weights_read_the_conversation_again(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -332,23 +344,3 @@ def test_siblings_with_the_same_text_share_the_first_prefill_alone(tokenizer: Pr
 )
 def test_default_size(settings: dict[str, float], gpu: bool, several_turns: bool, wanted: float) -> None:
     assert TorchEngineConfig(**settings).prefix_cache(gpu=gpu, several_turns=several_turns) == wanted
-
-
-def test_a_completion_is_delivered_where_memory_does_not_suffice_to_keep_it(tokenizer: PreTrainedTokenizerBase) -> None:
-    engine = engine_of("llama", tokenizer, 0.1)
-    cache = engine._scheduler._cache
-    read, asked = cache.read, list[int]()
-
-    def fail(slot: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        asked.append(size)
-        if len(asked) in (2, 3):
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return read(slot, size)
-
-    cache.read = fail  # type: ignore[method-assign]
-    found = run(engine, lambda engine: Talk(engine, len(tokenizer)).all(4))
-    wanted = run(engine_of("llama", tokenizer, 0.0), lambda engine: Talk(engine, len(tokenizer)).all(4))
-    assert len(asked) == 12
-    assert [[each.tokens for each in replies] for replies in found] == [
-        [each.tokens for each in replies] for replies in wanted
-    ]

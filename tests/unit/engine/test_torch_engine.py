@@ -117,10 +117,10 @@ def test_idle_engine_frees_the_kv_cache(make: Make, ending: str) -> None:
             asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         for _ in range(500):
-            if not engine._scheduler.busy and not engine._scheduler._cache.keys_LSKTD.numel():
+            if not engine._scheduler.busy and not engine._scheduler._cache.keys_LPKTD.numel():
                 return
             await asyncio.sleep(0.01)
-        raise AssertionError(f"{engine._scheduler._cache.keys_LSKTD.numel()} numbers are kept")
+        raise AssertionError(f"{engine._scheduler._cache.keys_LPKTD.numel()} numbers are kept")
 
     run(make(), play)
 
@@ -360,10 +360,10 @@ def test_out_of_memory_for_the_kv_cache_is_an_error_and_the_engine_continues(mak
     cache = engine._scheduler._cache
     allocate = cache._allocate
 
-    def scarce(capacity: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if capacity:
+    def scarce(pages: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if pages:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return allocate(capacity, length)
+        return allocate(pages)
 
     async def play(engine: TorchEngine) -> list[Completion]:
         cache._allocate = scarce  # type: ignore[method-assign]

@@ -141,28 +141,23 @@ def test_adapters_have_as_many_weights_as_planned(
     assert planned["weights"] == size(model.parameters())
 
 
-@pytest.mark.parametrize("indirect", [False, True])
 @pytest.mark.parametrize(("most", "length", "budget"), [(8, 100, 1 << 22), (64, 300, 1 << 21), (4, 512, 1 << 26)])
 def test_keys_and_values_take_what_was_planned(
-    micro_model: Callable[..., PreTrainedModel], most: int, length: int, budget: int, indirect: bool
+    micro_model: Callable[..., PreTrainedModel], most: int, length: int, budget: int
 ) -> None:
     model = micro_model()
-    cache = KvCache(
-        EngineShape.of(model.config),
-        torch.float32,
-        torch.device("cpu"),
-        max_slots=most,
-        budget=budget,
-        indirect=indirect,
-    )
-    cache.reserve(length, 0)
-    planned = key_value_cache(shaped(model), 4, most, budget, length, all_at_once=indirect)
-    assert (planned.slots, planned.length) == (cache.capacity, cache.length)
-    assert planned.bytes == size([cache.keys_LSKTD, cache.values_LSKTD])
+    cache = KvCache(EngineShape.of(model.config), torch.float32, torch.device("cpu"), max_num_seqs=most, budget=budget)
+    cache.reserve(length)
+    planned = key_value_cache(shaped(model), 4, most, budget, longest=length, mean=length, all_at_once=True)
+    assert planned.bytes == size([cache.keys_LPKTD, cache.values_LPKTD])
+    used = [cache.enter(cache.take(-(-length // 64))) for _ in range(planned.slots)]
+    assert 0 < len(used) <= most
+    assert len(used) == most or not cache.has(-(-length // 64))
 
 
 def test_a_sequence_that_never_fits_is_foreseen(micro_model: Callable[..., PreTrainedModel]) -> None:
-    assert key_value_cache(shaped(micro_model()), 4, 8, 1000, 100, all_at_once=True).slots == 0
+    planned = key_value_cache(shaped(micro_model()), 4, 8, 1000, longest=100, mean=10, all_at_once=True)
+    assert planned.slots == 0
 
 
 def test_the_engine_has_the_weights_that_were_planned(

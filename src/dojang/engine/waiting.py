@@ -1,0 +1,136 @@
+"""Sequences that wait to run, in order, and their prefixes: sequences with the same tokens share one, and its pages."""
+
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from torch import Tensor
+
+from dojang.engine.kv_cache import KvCache, Prefix
+from dojang.engine.kv_cache_size import PAGE_TOKENS, pages_for
+from dojang.engine.prefix_cache import PrefixCache
+from dojang.engine.sequence import Request, Sequence
+
+__all__ = ["WaitingQueue"]
+
+_NO_PREFIX = Prefix(())
+
+
+class WaitingQueue:
+    """Waiting sequences. `running` in the methods is the number of sequences that run: each of them keeps a page in
+    reserve. While nothing runs, prefixes at the end give their pages to those before them."""
+
+    def __init__(self, cache: KvCache, prefix_cache: PrefixCache) -> None:
+        self._cache, self._prefix_cache = cache, prefix_cache
+        self._sequences: deque[Sequence] = deque()
+        self._prefixes: dict[tuple[str, tuple[int, ...]], Prefix] = {}
+        self._copies: list[tuple[int, int]] = []
+        """Pages to copy, and where to."""
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def append(self, request: Request, max_tokens: int) -> None:
+        """Queue the samples of a request."""
+        for index in range(request.n):
+            self._sequences.append(Sequence.of(request, index, self._join(request, request.prompt), max_tokens))
+
+    def push_front(self, seq: Sequence) -> None:
+        """Queue a sequence again, before all others; it needs a prefix of all tokens that it has."""
+        seq.prefix = self._join(seq.request, seq.request.prompt + tuple(seq.tokens))
+        self._sequences.appendleft(seq)
+
+    def drop(self, requests: Collection[Request]) -> None:
+        """Remove the sequences of these requests."""
+        for seq in [seq for seq in self._sequences if seq.request in requests]:
+            self._leave(seq)
+        self._sequences = deque(seq for seq in self._sequences if seq.request not in requests)
+
+    def longest(self, context: int) -> int:
+        """Most tokens that one of the sequences may have."""
+        return max(min(seq.max_length, context) for seq in self._sequences)
+
+    def clear_prefixes(self) -> None:
+        """Forget all that was prefilled."""
+        self._reset_all(self._prefixes.values())
+
+    def prefixes(self, count: int) -> list[Prefix]:
+        """Prefixes of the next `count` sequences, in order."""
+        return list(dict.fromkeys(seq.prefix for _, seq in zip(range(count), self._sequences, strict=False)))
+
+    def extend(self, prefix: Prefix, tokens: int, running: int) -> bool:
+        """Give a prefix the pages of its first `tokens` tokens; False if there are too few."""
+        count = pages_for(tokens) - len(prefix.pages)
+        while not self._cache.has(count + running):
+            if running or not self._reset_behind(prefix):
+                return False
+        prefix.pages += self._cache.take(count)
+        return True
+
+    @property
+    def next_logits(self) -> Tensor | None:
+        """Logits of the next sequence's first token, if it is prefilled."""
+        return self._sequences[0].prefix.logits_V if self._sequences else None
+
+    def start_next(self, running: int) -> tuple[Sequence, list[int]] | None:
+        """The next sequence, whose prefix is prefilled, and its pages; None if there are too few. Full pages are
+        shared. Of the last one, which it writes into, each sequence has a copy, and the last sequence the page itself:
+        call `copy` before the pages are used."""
+        prefix = self._sequences[0].prefix
+        full, tail = divmod(len(prefix.tokens), PAGE_TOKENS)
+        copied = int(tail > 0 and prefix.waiting > 1)
+        alone = prefix.waiting == 1
+        while not self._cache.has(copied + running):
+            if running:
+                return None
+            if not self._reset_behind(prefix):
+                alone, copied = True, 0  # not even a copy fits: the others prefill it again
+        if alone:
+            pages, prefix.pages = prefix.pages, []
+            if prefix.waiting > 1:
+                prefix.reset()
+        else:
+            self._cache.share(prefix.pages[:full])
+            pages = prefix.pages[:full] + self._cache.take(copied)
+            self._copies += zip(prefix.pages[full:], pages[full:], strict=True)
+        seq = self._sequences.popleft()
+        self._leave(seq)
+        return seq, pages
+
+    def copy(self) -> None:
+        """Make the copies that sequences were given."""
+        self._cache.copy(self._copies)
+        self._copies = []
+
+    def give_way(self) -> bool:
+        """Forget what was prefilled for the last sequence that has pages; False if none has."""
+        return self._reset_last(seq.prefix for seq in reversed(self._sequences))
+
+    def _reset_behind(self, prefix: Prefix) -> bool:
+        prefixes = list(dict.fromkeys(seq.prefix for seq in self._sequences))
+        return self._reset_last(prefixes[: prefixes.index(prefix) : -1])
+
+    def _reset_last(self, prefixes: Iterable[Prefix]) -> bool:
+        last = next((prefix for prefix in prefixes if prefix.pages), None)
+        self._reset_all([last] if last is not None else [])
+        return last is not None
+
+    def _reset_all(self, prefixes: Iterable[Prefix]) -> None:
+        for prefix in prefixes:
+            self._cache.drop(prefix.reset())
+
+    def _join(self, request: Request, tokens: tuple[int, ...]) -> Prefix:
+        """Prefix of these tokens, for one more sequence. Sequences with the same tokens share it, such as the first
+        turns of a group; one that continues an earlier turn of its conversation only with others of that
+        conversation."""
+        conversation = request.sampling.conversation
+        own = conversation if self._prefix_cache.continues(conversation, tokens) else ""
+        prefix = self._prefixes.setdefault((own, tokens), Prefix(tokens, own))
+        prefix.waiting += 1
+        return prefix
+
+    def _leave(self, seq: Sequence) -> None:
+        prefix, seq.prefix = seq.prefix, _NO_PREFIX
+        prefix.waiting -= 1
+        if not prefix.waiting:
+            self._reset_all([prefix])
+            del self._prefixes[prefix.conversation, prefix.tokens]
