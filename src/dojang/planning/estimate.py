@@ -1,7 +1,7 @@
 """Estimates memory, time and cost of a configuration on machines."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ModelError
@@ -29,6 +29,8 @@ class Subject:
     lengths: Mapping[str, Lengths]
     language: str = ""
     """Language of the judged programs, if any."""
+    zero_variance: Mapping[str, float] = field(default_factory=dict)
+    """Share of groups whose rewards are all equal, by role: they have no gradient. 0 where it is not given."""
 
     def planned_models(self) -> dict[str, PlannedModel]:
         """Models of the run by role."""
@@ -42,6 +44,7 @@ class Subject:
                 teacher=_teacher_shape(each),
                 critic=algorithm.requirements.critic,
                 limit=algorithm.requirements.limit,
+                trains_all=algorithm.requirements.zero_advantage or each.distillation is not None,
             )
         return found
 
@@ -126,7 +129,13 @@ def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | 
     config, planned = subject.config, subject.planned_models()
     layout = make_layout(config, instance, nodes, ranks)
     data_ranks = {role: max(1, layout.of(role).ranks // config.train.sequence_parallel) for role in planned}
-    work = measure(config, subject.lengths, gpu=layout.gpu is not None, data_ranks=data_ranks)
+    work = measure(
+        config,
+        subject.lengths,
+        gpu=layout.gpu is not None,
+        data_ranks=data_ranks,
+        zero_variance={} if config.algo.name == "sft" else subject.zero_variance,
+    )
     found, engine = needs(planned, layout, work), engine_needs(planned, layout, work)
     host = host_bytes(planned, layout) if layout.gpu else 0
     times = estimate_times(config, planned, layout, work, (engine or found).cache, subject.language)
