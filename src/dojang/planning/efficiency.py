@@ -25,6 +25,7 @@ __all__ = [
     "DECODE_STEP_S",
     "DISK",
     "FORWARD_LAUNCHES",
+    "GRADE_S",
     "HOST_LINK",
     "KERNELS_S",
     "LAUNCH_S",
@@ -32,6 +33,7 @@ __all__ = [
     "NORMS_ALSO",
     "PRODUCTS",
     "PROGRAM_CORE_S",
+    "RECORD_S",
     "ROWS_MOVED",
     "SAMPLE_S",
 ]
@@ -53,10 +55,10 @@ PRODUCTS: Final = 790 / 989
 ATTENTION: Final = 0.4
 """Fraction of peak FLOPs of FlashAttention 2, forward and backward: about 400 TFLOP/s on an H100. Published, not
 measured here."""
-KERNELS_S: Final = 2.3e-3
+KERNELS_S: Final = 2.1e-3
 """Seconds per layer and micro-batch in which the GPU is not busy: starts and ends of some 200 kernels, forward and
 backward."""
-LAUNCH_S: Final = 4.2e-3
+LAUNCH_S: Final = 3.9e-3
 """Seconds per layer and micro-batch to launch kernels from Python, forward and backward: if the GPU is faster, it
 waits."""
 FORWARD_LAUNCHES: Final = 1 / 3
@@ -88,6 +90,11 @@ CPU_TOKEN_S: Final = 20e-6
 SAMPLE_S: Final = 0.2e-3
 """Seconds per sample of a step besides the GPU's work: requests, detokenizing, scheduling. From the rollouts of
 docs/performance.md, less their decoding steps."""
+GRADE_S: Final = 0.35e-3
+"""Seconds per sample for grading without programs and building the sample, in the thread that all samples share. From
+one run (docs/planning.md)."""
+RECORD_S: Final = 0.4e-3
+"""Seconds per sample of an update besides the GPU's work: packing, advantages, metrics, records. From the same run."""
 CPU_SAMPLE_S: Final = 1e-3
 """The same on a Neoverse N1, grading and recording included: the quickstart."""
 PROGRAM_CORE_S: Final = {"cpp17": 0.88, "python3": 0.13}

@@ -79,7 +79,7 @@ class Estimate:
     @property
     def shared(self) -> bool:
         """Whether an engine samples on a device that also trains."""
-        return 0 < self.layout.each < 1 if self.layout.on_ray else self.needs.cache is not None
+        return _shared(self.layout, self.needs)
 
     @property
     def capacity(self) -> int:
@@ -123,6 +123,10 @@ class Estimate:
         return sum(self.needs.parts.get(name, 0) for name in ("weights", "gradients", "optimizer"))
 
 
+def _shared(layout: Layout, needs: Needs) -> bool:
+    return 0 < layout.each < 1 if layout.on_ray else needs.cache is not None
+
+
 def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | None = None) -> Estimate:
     """Estimates a run on an instance type; on Ray, `split_gpus` chooses the counts that the recipe does not set."""
     subject = replace(subject, config=with_split(subject.config, instance.gpus * nodes))
@@ -138,5 +142,7 @@ def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | 
     )
     found, engine = needs(planned, layout, work), engine_needs(planned, layout, work)
     host = host_bytes(planned, layout) if layout.gpu else 0
-    times = estimate_times(config, planned, layout, work, (engine or found).cache, subject.language)
+    times = estimate_times(
+        config, planned, layout, work, (engine or found).cache, subject.language, shared=_shared(layout, found)
+    )
     return Estimate(layout, work, found, engine, host, times, config.train.sequence_parallel)

@@ -139,9 +139,12 @@ def update_s(machine: Machine, model: PlannedModel, work: Work, role: str, layou
         gradient += forward(shape, layers, replace(trained, answered=0))
         passes += FORWARD_LAUNCHES
     found = _pass_s(machine, shape, gradient, passes, trained, layers, layout, gradients)
-    for tokens in [others, *([trained, others] if model.reference else []), *([trained] if model.limit else [])]:
-        reading = forward(shape, layers, tokens)
-        found += _pass_s(machine, shape, reading, FORWARD_LAUNCHES, tokens, layers, layout, weights)
+    frozen = Layers.FROZEN if train.needs_reference_model else layers
+    looks = [(others, layers), (trained, frozen), (others, frozen), (trained, layers)]
+    wanted = [True, model.reference, model.reference, model.limit]
+    for tokens, read in (look for look, does in zip(looks, wanted, strict=True) if does):
+        reading = forward(shape, read, tokens)
+        found += _pass_s(machine, shape, reading, FORWARD_LAUNCHES, tokens, read, layout, weights)
     if model.critic:  # its values, and its update; it has no logits
         tokens, whole = replace(trained, answered=0), Layers.TRAINED
         values = forward(shape, whole, tokens)
@@ -160,7 +163,7 @@ def teacher_s(machine: Machine, model: PlannedModel, work: Work, role: str, layo
     tokens = _tokens(work, role, 1.0, layout, model.config.train.sequence_parallel)
     if machine.instance.gpu is None:
         return _cpu_s(machine, shape, tokens, _flops(shape, tokens, 2, 4, 2), 1 / 3)
-    layers = _layers(model.config.train.lora) if model.own_teacher else Layers.FROZEN
+    layers = Layers.FROZEN  # nearly so if it is the policy
     weights = _exchange_s(2 * shape.parameters, layout)
     reading = forward(shape, layers, tokens)
     return _pass_s(machine, shape, reading, FORWARD_LAUNCHES, tokens, layers, layout, weights)

@@ -82,12 +82,12 @@ class Work:
         return self.asked(role) * prompt * prompt // 2 + self.sequences * (prompt * answer + squared // 2)
 
     def copied_prompts(self, role: str) -> int:
-        """Prompt tokens of a micro-batch whose keys and values attention copies, once for each sample of a group."""
+        """Most prompt tokens of a micro-batch whose keys and values attention copies, once for each sample of a group:
+        with completions of one token."""
         lengths, most = self.lengths[role], self.micro[role]
         if not lengths.shared or self.samples == 1:
             return 0
-        group = lengths.prompt + self.samples * lengths.answer
-        groups = min(-(-self.prompts // self.updates), most / group)
+        groups = min(-(-self.prompts // self.updates), most / (lengths.prompt + self.samples))
         return int(groups * self.samples * lengths.prompt)
 
 

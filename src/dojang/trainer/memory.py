@@ -90,9 +90,8 @@ def layer_bytes(
     inputs = 5 if not narrow or (adapted and not quantized) else 2
     kept = 2 * (inputs * e + 2 * a + 2 * k + 2 * f) + 4 * shape.heads
     through = 2 * (2 if narrow else 4) * e
-    # peft's projections save their inputs; transformers' gated MLP saves its intermediate results, of which one is the
-    # input of a projection that does not convert it.
-    more = 2 * (2 * f if quantized else a + 3 * f) if adapted else 0
+    # peft's projections save their inputs; transformers' gated MLP saves its intermediate results.
+    more = 2 * (2 * f if quantized else a + 2 * f) if adapted else 0
     return kept + through + more + special
 
 
