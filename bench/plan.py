@@ -5,8 +5,8 @@ plan asks for too much. On a GPU memory is the allocator's peak; on a processor 
 has had, and seconds are the processor's, divided by the threads: what others do on the machine does not count. Models
 have random weights, on which neither depends; the short run is the quickstart's, which ships with dojang.
 
-With --recorded it measures nothing: it compares plans with the runs of docs/results and prints a Markdown table
-(plan_recorded.py).
+With --recorded it measures nothing: it compares plans with the runs of docs/results and with published figures, and
+prints Markdown tables (plan_recorded.py, plan_figures.py).
 """
 
 import argparse
@@ -43,7 +43,8 @@ from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Sampling
 from dojang.weight_sync.versions import WeightVersions
 from machine import Row, arguments, report
-from plan_recorded import RUNS, compare, table
+from plan_figures import figures_table
+from plan_recorded import RUNS, TOLERANCE, compare, table
 from shapes import LLAMA_20M, LLAMA_TINY, QWEN25_05B, SMOLLM2_135M, fast_dtype, random
 from train_update import Case
 
@@ -109,7 +110,7 @@ def main() -> None:
     parser.add_argument("--play", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.recorded:
-        print("\n".join(table([compare(each) for each in RUNS])))
+        print("\n".join([*table([compare(each) for each in RUNS]), "", *figures_table(TOLERANCE)]))
         return
     gpu = torch.cuda.is_available()
     cases = TINY if options.tiny else GPU if gpu else CPU
