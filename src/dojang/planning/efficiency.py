@@ -1,7 +1,8 @@
 """Measured efficiency of machines: all constants of time, with their sources.
 
 GPU: one H200, torch 2.11. Decoding was fitted to the 57 steps of docs/performance.md (three models, 1 to 2048
-sequences, contexts of 256 to 1024), within 12%, 5.5% on average; updates to the six of docs/training.md, within 5%.
+sequences, contexts of 256 to 1024), within 12%, 5.5% on average; KERNELS_S and LAUNCH_S to the six updates of
+docs/training.md, within 8%. docs/planning.md has what they predict.
 Other GPUs are assumed to reach the same fractions of their vendors' peaks: that has not been measured.
 
 CPU: two cores of a Neoverse N1, `bench/plan.py`.

@@ -82,12 +82,13 @@ class Work:
         return self.asked(role) * prompt * prompt // 2 + self.sequences * (prompt * answer + squared // 2)
 
     def copied_prompts(self, role: str) -> int:
-        """Most prompt tokens of a micro-batch whose keys and values attention copies, once for each sample of a group:
-        with completions of one token."""
+        """Prompt tokens of a micro-batch whose keys and values attention copies, once for each sample of a group. Short
+        completions leave room for more prompts: if their mean is not known, they are counted with one token."""
         lengths, most = self.lengths[role], self.micro[role]
         if not lengths.shared or self.samples == 1:
             return 0
-        groups = min(-(-self.prompts // self.updates), most / (lengths.prompt + self.samples))
+        answer = lengths.answer if lengths.answer < lengths.longest_answer else 1
+        groups = min(-(-self.prompts // self.updates), most / (lengths.prompt + self.samples * answer))
         return int(groups * self.samples * lengths.prompt)
 
 

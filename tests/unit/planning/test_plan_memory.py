@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -24,9 +23,8 @@ from dojang.planning.kv_cache_memory import GIB, key_value_cache
 from dojang.planning.shapes import KNOWN, Shape, shape_of
 from dojang.trainer.config import LoraConfig, TrainConfig
 from dojang.trainer.lora import Adapters
-from dojang.trainer.memory import NF4_BYTES, activation_bytes, layer_bytes
+from dojang.trainer.memory import NF4_BYTES, activation_bytes
 from dojang.trainer.optimizer import make_optimizer
-from dojang.trainer.quantization import load_quantised
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group
 from dojang.weight_sync.versions import WeightVersions
@@ -238,62 +236,6 @@ def test_updates_on_an_h200_took_about_the_memory_that_is_planned(
     found = estimate(asked, INSTANCES["h200"]).needs
     planned = sum(found.parts.get(name, 0) for name in TRAINER)
     assert planned / 2**20 == pytest.approx(measured, rel=0.08)
-
-
-@pytest.mark.parametrize("base_bits", [16, 4])
-def test_layers_with_adapters_save_what_was_planned(
-    make_group: Callable[..., Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base_bits: Literal[16, 4]
-) -> None:
-    """peft asks whether CUDA has autocast, also on a CPU: here it does, as in a run on a GPU."""
-    pytest.importorskip("bitsandbytes")
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: base_bits == 4)
-    saved = [_saved_per_token(layers, base_bits, tmp_path / str(layers), make_group) for layers in (2, 4)]
-    config = Qwen2Config(**{**SMALL, "hidden_size": 128, "intermediate_size": 512})
-    planned = layer_bytes(shape_of(config.to_dict()), "half", narrow=True, adapted=True, quantized=base_bits == 4)
-    assert (saved[1] - saved[0]) / 2 == pytest.approx(planned, rel=0.1)
-
-
-def _saved_per_token(layers: int, base_bits: Literal[16, 4], folder: Path, make_group: Callable[..., Group]) -> float:
-    """Bytes per token that autograd saves, besides weights."""
-    config = Qwen2Config(**{**SMALL, "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": layers})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    if base_bits == 4:
-        model.save_pretrained(folder)
-        model = load_quantised(str(folder), torch.bfloat16, torch.device("cpu"))
-    learner = TorchTrainer(
-        model,
-        None,
-        None,  # type: ignore[arg-type]
-        GrpoConfig().make(max_tokens=300),
-        WeightVersions(torch.bfloat16),
-        TrainConfig(max_tokens_per_microbatch=4000, lora=LoraConfig(rank=2, base_bits=base_bits)),
-        total_updates=10,
-        max_tokens=300,
-        temperature=1.0,
-        compute=torch.bfloat16,
-    )
-    (batch,) = learner._batches(make_group((0.0,), prompt=range(5, 8), answer=range(5, 261)).samples)
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        if len(batch.token_N) in tensor.shape:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
-        learner._policy(batch)[0].sum()
-    return sum(kept.values()) / len(batch.token_N)
-
-
-def test_a_shared_prompt_is_saved_for_each_of_its_samples() -> None:
-    settings = "train.max_tokens_per_microbatch=16384", "rollout.group_size=8"
-    short, long = (
-        estimate(subject("smollm2-gsm8k", *settings, prompt=prompt, longest_prompt=400), INSTANCES["h200"])
-        for prompt in (100, 300)
-    )
-    for found, prompt in ((short, 100), (long, 300)):
-        assert found.work.copied_prompts("policy") == int(min(64, 16384 / (prompt + 8)) * 8 * prompt)
-    assert long.needs.parts["activations"] > short.needs.parts["activations"]
 
 
 def peaks(*settings: str, instance: str = "h200", name: str = "smollm2-code") -> int:
