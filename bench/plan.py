@@ -4,6 +4,9 @@ Each row has the prediction as `value`, the measurement as `baseline_value`, and
 plan asks for too much. On a GPU memory is the allocator's peak; on a processor it is the most that a process of its own
 has had, and seconds are the processor's, divided by the threads: what others do on the machine does not count. Models
 have random weights, on which neither depends; the short run is the quickstart's, which ships with dojang.
+
+With --recorded it measures nothing: it compares plans with the runs of docs/results and with published figures, and
+prints Markdown tables (plan_recorded.py, plan_figures.py).
 """
 
 import argparse
@@ -40,6 +43,8 @@ from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Sampling
 from dojang.weight_sync.versions import WeightVersions
 from machine import Row, arguments, report
+from plan_figures import figures_table
+from plan_recorded import RUNS, TOLERANCE, compare, table
 from shapes import LLAMA_20M, LLAMA_TINY, QWEN25_05B, SMOLLM2_135M, fast_dtype, random
 from train_update import Case
 
@@ -101,8 +106,12 @@ def main() -> None:
     parser = arguments((__doc__ or "").partition("\n")[0])
     parser.add_argument("--tiny", action="store_true", help="sizes to try it with, not to measure")
     parser.add_argument("--no-run", action="store_true", help="without the short run")
+    parser.add_argument("--recorded", action="store_true", help="compare plans with the recorded runs of docs/results")
     parser.add_argument("--play", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.recorded:
+        print("\n".join([*table([compare(each) for each in RUNS]), "", *figures_table(TOLERANCE)]))
+        return
     gpu = torch.cuda.is_available()
     cases = TINY if options.tiny else GPU if gpu else CPU
     if options.play is not None:

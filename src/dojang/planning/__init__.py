@@ -11,6 +11,8 @@ gpu_split.py        splits GPUs between trainers and engines
 tokens_per_step.py  tokens of a step
 memory_use.py       bytes on each device
 kv_cache_memory.py  bytes of the KV cache
+answer_lengths.py   distribution of completion lengths
+update_work.py      FLOPs and bytes of an update on a GPU
 speed.py            seconds of decoding and updates
 cost.py             seconds of a step; hours and USD of a run
 efficiency.py       measured constants of speed

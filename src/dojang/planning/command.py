@@ -55,7 +55,8 @@ def _plan(recipe: str, overrides: Sequence[str], asked: PlanOptions) -> Report:
     known = {role: shape for role, (shape, _) in shapes.items() if shape is not None}
     if len(known) < len(shapes):
         return Report(recipe, findings, shapes)
-    subject = Subject(config, known, checked.lengths, checked.language)
+    idle = dict.fromkeys(known, asked.zero_variance)
+    subject = Subject(config, known, checked.lengths, checked.language, idle)
     chosen = estimate(subject, _machine(instance, asked.price), asked.nodes, asked.ranks)
     findings += predict_problems(subject, chosen)
     helps = knobs(subject, chosen) if chosen.fit != "yes" else []

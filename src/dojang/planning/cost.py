@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dojang.config.run_config import RunConfig
-from dojang.planning.efficiency import ANSWER_CORE_S, CPU_SAMPLE_S, DISK, HOST_LINK, PROGRAM_CORE_S, SAMPLE_S
+from dojang.planning.efficiency import (
+    ANSWER_CORE_S,
+    CPU_SAMPLE_S,
+    DISK,
+    GRADE_S,
+    HOST_LINK,
+    PROGRAM_CORE_S,
+    RECORD_S,
+    SAMPLE_S,
+)
 from dojang.planning.kv_cache_memory import Cache
 from dojang.planning.layout import Layout
 from dojang.planning.memory_use import PlannedModel
@@ -38,6 +47,10 @@ class Times:
     """Seconds of a local teacher's log-probs."""
     samples: bool = True
     """Whether a step samples; SFT samples only in evaluations."""
+    overlaps: bool = False
+    """Whether rollouts and updates overlap (loop.mode)."""
+    shared: bool = False
+    """Whether engine and trainer share a device."""
 
     @property
     def rollout(self) -> float:
@@ -54,6 +67,15 @@ class Times:
         return self.rollout + self.train + self.publish
 
     @property
+    def run_step(self) -> float:
+        """Seconds of a step in the run's loop.mode. On separate devices the longer stage counts. On one device decoding
+        and updates slow each other down, as much as if they took turns; judging overlaps with updates."""
+        if not self.overlaps:
+            return self.step
+        busy = self.generate + self.train if self.shared else self.train
+        return max(self.rollout, busy)
+
+    @property
     def overlap_gain(self) -> float:
         """Largest speed-up of a step if rollouts and updates overlap."""
         return overlap_gain(self.rollout, self.train, self.publish)
@@ -66,7 +88,7 @@ class Times:
     @property
     def hours(self) -> float:
         """Hours of the run, without start-up and checkpoints."""
-        return (self.steps * self.step + self.evaluations * self.evaluation + self.benchmarks) / 3600
+        return (self.steps * self.run_step + self.evaluations * self.evaluation + self.benchmarks) / 3600
 
     @property
     def usd(self) -> float | None:
@@ -81,6 +103,7 @@ class Times:
             "update_s": self.update,
             "publish_s": self.publish,
             "step_s": self.step,
+            "run_step_s": self.run_step,
             "overlap_gain": self.overlap_gain if self.samples else None,
             "bottleneck": self.bottleneck if self.samples else None,
             "evaluation_s": self.evaluation,
@@ -97,8 +120,11 @@ def estimate_times(
     work: Work,
     cache: Cache | None,
     language: str,
+    *,
+    shared: bool,
 ) -> Times:
-    """Estimates the times of a run; `cache` is the KV cache of the torch engine."""
+    """Estimates the times of a run; `cache` is the KV cache of the torch engine; `shared`: an engine samples on a
+    device that also trains."""
     generate, learn, publish, teacher = 0.0, list[float](), list[float](), list[float]()
     waves = 1
     for role, model in planned.items():
@@ -115,6 +141,7 @@ def estimate_times(
         learned = model.shape.parameters if config.train.lora is None else 0
         updates = work.updates * optimizer_s(machine, model, learned, own)
         learn.append(model.config.train.ppo_epochs * (update_s(machine, model, work, role, own) + updates))
+        learn[-1] += RECORD_S * work.sequences if layout.gpu else 0.0
         teacher.append(teacher_s(machine, model, work, role, own))
         publish.append(_publish_s(machine, model, own))
     together = max if layout.on_ray else sum  # on a Ray cluster the roles update at the same time
@@ -141,6 +168,8 @@ def estimate_times(
         sum(benchmarks) * answer,
         teacher=together(teacher),
         samples=config.algo.name != "sft",
+        overlaps=config.algo.name != "sft" and config.loop.staleness > 0,
+        shared=shared,
     )
 
 
@@ -161,6 +190,8 @@ def judge_core_s(config: RunConfig, language: str) -> float:
 def _judge_s(config: RunConfig, layout: Layout, answers: int, language: str) -> float:
     if config.task.runs_programs and config.judge.url:
         return 0.0  # other machines of unknown speed
+    if layout.gpu and not config.task.runs_programs and config.task.name not in ANSWER_CORE_S:
+        return answers * GRADE_S  # in the thread of the loop, not on all cores
     machines = layout.nodes if layout.on_ray else 1
     workers = min(config.judge.workers * machines or layout.cores, layout.cores)
     return answers * judge_core_s(config, language) / workers

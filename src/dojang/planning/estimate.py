@@ -1,7 +1,7 @@
 """Estimates memory, time and cost of a configuration on machines."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ModelError
@@ -29,6 +29,8 @@ class Subject:
     lengths: Mapping[str, Lengths]
     language: str = ""
     """Language of the judged programs, if any."""
+    zero_variance: Mapping[str, float] = field(default_factory=dict)
+    """Share of groups whose rewards are all equal, by role: they have no gradient. 0 where it is not given."""
 
     def planned_models(self) -> dict[str, PlannedModel]:
         """Models of the run by role."""
@@ -42,6 +44,7 @@ class Subject:
                 teacher=_teacher_shape(each),
                 critic=algorithm.requirements.critic,
                 limit=algorithm.requirements.limit,
+                trains_all=algorithm.requirements.zero_advantage or each.distillation is not None,
             )
         return found
 
@@ -76,7 +79,7 @@ class Estimate:
     @property
     def shared(self) -> bool:
         """Whether an engine samples on a device that also trains."""
-        return 0 < self.layout.each < 1 if self.layout.on_ray else self.needs.cache is not None
+        return _shared(self.layout, self.needs)
 
     @property
     def capacity(self) -> int:
@@ -120,14 +123,26 @@ class Estimate:
         return sum(self.needs.parts.get(name, 0) for name in ("weights", "gradients", "optimizer"))
 
 
+def _shared(layout: Layout, needs: Needs) -> bool:
+    return 0 < layout.each < 1 if layout.on_ray else needs.cache is not None
+
+
 def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | None = None) -> Estimate:
     """Estimates a run on an instance type; on Ray, `split_gpus` chooses the counts that the recipe does not set."""
     subject = replace(subject, config=with_split(subject.config, instance.gpus * nodes))
     config, planned = subject.config, subject.planned_models()
     layout = make_layout(config, instance, nodes, ranks)
     data_ranks = {role: max(1, layout.of(role).ranks // config.train.sequence_parallel) for role in planned}
-    work = measure(config, subject.lengths, gpu=layout.gpu is not None, data_ranks=data_ranks)
+    work = measure(
+        config,
+        subject.lengths,
+        gpu=layout.gpu is not None,
+        data_ranks=data_ranks,
+        zero_variance={} if config.algo.name == "sft" else subject.zero_variance,
+    )
     found, engine = needs(planned, layout, work), engine_needs(planned, layout, work)
     host = host_bytes(planned, layout) if layout.gpu else 0
-    times = estimate_times(config, planned, layout, work, (engine or found).cache, subject.language)
+    times = estimate_times(
+        config, planned, layout, work, (engine or found).cache, subject.language, shared=_shared(layout, found)
+    )
     return Estimate(layout, work, found, engine, host, times, config.train.sequence_parallel)

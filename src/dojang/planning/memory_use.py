@@ -39,6 +39,8 @@ class PlannedModel:
     """Local teacher model of distillation; None without one, or if its shape is unknown."""
     limit: bool = False
     """Whether a forward pass over all tokens precedes the update (M2PO)."""
+    trains_all: bool = False
+    """Whether groups whose rewards are all equal have a gradient too: from a KL term, a teacher or a critic."""
 
     @property
     def own_teacher(self) -> bool:
@@ -96,7 +98,7 @@ def _alone(engine: "_Device", layout: Layout) -> Needs:
 
 def _together(planned: Mapping[str, PlannedModel], layout: Layout, work: Work) -> Needs:
     """Memory of models in one process; only the active one has activations."""
-    found = [_Device(model, layout, work.of(role)) for role, model in planned.items()]
+    found = [_Device(model, layout, work.of(role), work.copied_prompts(role)) for role, model in planned.items()]
     held = {"process": _CUDA if layout.gpu else _PROCESS}
     for name in (
         "weights",
@@ -174,11 +176,18 @@ class _Device:
     """One model on the first rank's device."""
 
     def __init__(
-        self, model: PlannedModel, layout: Layout, tokens: "tuple[int, int, int]", *, engine: bool | None = None
+        self,
+        model: PlannedModel,
+        layout: Layout,
+        tokens: "tuple[int, int, int]",
+        copied: int = 0,
+        *,
+        engine: bool | None = None,
     ) -> None:
-        """`engine`: whether the device has one; by default if it is neither remote nor on Ray."""
+        """`tokens` of a micro-batch, of the longest sequence and of one on average; `copied`: Work.copied_prompts. `engine`: whether the
+        device has one; by default if it is neither remote nor on Ray."""
         self.model, self.layout = model, layout
-        self.micro, self.longest, self.mean = tokens
+        (self.micro, self.longest, self.mean), self.copied = tokens, copied
         config, shape = model.config, model.shape
         self.shape, self.train, self.rollout = shape, config.train, config.rollout
         default = "half" if layout.gpu else "single"
@@ -267,10 +276,14 @@ class _Device:
             self.precision,
             narrow=narrow,
             adapted=adapted,
+            quantized=self.train.lora is not None and self.train.lora.base_bits == 4,
             gradient_checkpointing=self.train.gradient_checkpointing,
             longest=self.longest,
         )
-        return per_token * self.micro / self.train.sequence_parallel
+        # Attention on a GPU saves keys and values of a shared prompt once for each of its samples.
+        layers = 1 if self.train.gradient_checkpointing else self.shape.layers
+        copies = self.copied * layers * 2 * self.shape.keys * self.compute if self.layout.gpu else 0
+        return (per_token * self.micro + copies) / self.train.sequence_parallel
 
     @property
     def scores(self) -> float:

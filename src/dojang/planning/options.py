@@ -28,6 +28,15 @@ class PlanOptions:
         int | None,
         Option(min=1, help="Mean completion length in tokens. Default: rollout.max_tokens.", show_default=False),
     ] = None
+    zero_variance: Annotated[
+        float,
+        Option(
+            "--zero-variance",
+            min=0,
+            max=1,
+            help="Share of groups whose rewards are all equal (groups/zero_variance of a run): they have no gradient.",
+        ),
+    ] = 0.0
     price: Annotated[
         float | None,
         Option(min=0, help="Price of an instance in USD per hour. Default: list price.", show_default=False),

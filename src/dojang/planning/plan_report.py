@@ -124,6 +124,8 @@ def _time(found: Estimate) -> Iterator[str]:
     )
     if times.samples:
         yield f"  {_overlap(found)}"
+    if times.overlaps and times.shared:
+        yield f"  in this run's loop.mode, on one device: {_s(times.run_step)}"
     yield (
         f"  {times.answered / times.generate:,.0f} tokens/s while generating; {times.steps:,} steps and "
         f"{times.evaluations} evaluations: {times.hours:.3g} hours, {cost}"

@@ -112,6 +112,11 @@ class Shape:
         """Number of weights in the matrices of all layers: linear layers, experts and their routers."""
         return self.linear + len(self.expert_layers) * self.experts * (self._expert + self.hidden)
 
+    @property
+    def multiplied(self) -> int:
+        """Number of weights in matrix products: of the layers and of the output head. The embedding is looked up."""
+        return self.projected + self.vocabulary * self.hidden
+
     def unused(self, tokens: int = 1) -> int:
         """Number of weights of the experts that no token uses, if no two of the tokens share an expert."""
         return len(self.expert_layers) * max(0, self.experts - tokens * self.token_experts) * self._expert

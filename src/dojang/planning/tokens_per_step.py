@@ -1,9 +1,11 @@
 """Tokens of a step: sampled, prefilled and trained on."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dojang.config.run_config import RunConfig
+from dojang.planning.answer_lengths import mean_square
 
 __all__ = ["Lengths", "Work", "measure"]
 
@@ -32,6 +34,8 @@ class Work:
     micro: Mapping[str, int]
     """Tokens of a micro-batch, by role."""
     lengths: Mapping[str, Lengths]
+    zero_variance: Mapping[str, float] = field(default_factory=dict)
+    """Share of groups whose rewards are all equal, by role: 0 where it is not given."""
 
     @property
     def sequences(self) -> int:
@@ -54,21 +58,48 @@ class Work:
         """Tokens of all completions."""
         return self.sequences * self.lengths[role].answer
 
-    def batches(self, role: str) -> int:
-        """Number of micro-batches of a step on one rank: samples of a group stay together if they fit."""
+    def batches(self, role: str, share: float = 1.0) -> int:
+        """Number of micro-batches of a step on one rank, of a share of its groups: samples of a group stay together if
+        they fit."""
+        if not share:
+            return 0
         lengths, most = self.lengths[role], self.micro[role]
-        group = lengths.prompt + self.samples * lengths.answer
-        if lengths.shared and group <= most:
-            return max(self.updates, -(-self.prompts // (most // group)))
-        return max(self.updates, -(-self.read(role) // most))
+        prompt, answer, prompts = lengths.prompt, lengths.answer, math.ceil(share * self.prompts)
+        together = self.samples if lengths.shared else 1
+        sequences, group = prompts * self.samples, prompt + together * answer
+        if group > most:
+            together = max(1, (most - prompt) // answer)
+            group = prompt + together * answer
+        # Groups of different lengths leave half of one empty, on average.
+        fitting = most / group - 0.5 if answer < lengths.longest_answer else most // group
+        return max(self.updates, math.ceil(sequences / (together * max(1, fitting))))
 
     def contexts(self, role: str) -> int:
         """Sum of the context lengths of all trained tokens (attention work)."""
-        prompt, answer = self.lengths[role].prompt, self.lengths[role].answer
-        return self.asked(role) * prompt * prompt // 2 + self.sequences * (prompt * answer + answer * answer // 2)
+        lengths = self.lengths[role]
+        prompt, answer = lengths.prompt, lengths.answer
+        squared = round(mean_square(answer, lengths.longest_answer))
+        return self.asked(role) * prompt * prompt // 2 + self.sequences * (prompt * answer + squared // 2)
+
+    def copied_prompts(self, role: str) -> int:
+        """Prompt tokens of a micro-batch whose keys and values attention copies, once for each sample of a group. Short
+        completions leave room for more prompts: if their mean is not known, they are counted with one token."""
+        lengths, most = self.lengths[role], self.micro[role]
+        if not lengths.shared or self.samples == 1:
+            return 0
+        answer = lengths.answer if lengths.answer < lengths.longest_answer else 1
+        groups = min(-(-self.prompts // self.updates), most / (lengths.prompt + self.samples * answer))
+        return int(groups * self.samples * lengths.prompt)
 
 
-def measure(config: RunConfig, lengths: Mapping[str, Lengths], *, gpu: bool, data_ranks: Mapping[str, int]) -> Work:
+def measure(
+    config: RunConfig,
+    lengths: Mapping[str, Lengths],
+    *,
+    gpu: bool,
+    data_ranks: Mapping[str, int],
+    zero_variance: Mapping[str, float] | None = None,
+) -> Work:
     """Computes the work of a step; a micro-batch is never larger than the batch. `data_ranks` is the number of data
     parallel ranks of each role."""
     rollout, micro = config.rollout, dict[str, int]()
@@ -79,4 +110,4 @@ def measure(config: RunConfig, lengths: Mapping[str, Lengths], *, gpu: bool, dat
         prompts = -(-rollout.prompts_per_step // each.train.minibatches)
         whole = prompts * (own.longest_prompt + samples * own.longest_answer)
         micro[role] = max(longest, min(each.train.microbatch_tokens(gpu=gpu), -(-whole // data_ranks[role])))
-    return Work(rollout.prompts_per_step, samples, config.train.minibatches, micro, lengths)
+    return Work(rollout.prompts_per_step, samples, config.train.minibatches, micro, lengths, zero_variance or {})

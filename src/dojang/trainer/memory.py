@@ -70,9 +70,12 @@ def optimizer_bytes(optimizer: str, itemsize: int, matrices: int, others: int) -
     return itemsize * (averages * matrices + 2 * others)
 
 
-def layer_bytes(shape: LayerSizes, precision: str, *, narrow: bool, adapted: bool, longest: int = 0) -> int:
+def layer_bytes(
+    shape: LayerSizes, precision: str, *, narrow: bool, adapted: bool, quantized: bool = False, longest: int = 0
+) -> int:
     """Bytes per token that autograd saves of one layer. `narrow`: the residual stream is half precision too, as with
-    half-precision weights. `longest`: tokens of the longest sequence, which only soft-capped attention depends on."""
+    half-precision weights. `adapted`: with LoRA, over 4-bit weights if `quantized`. `longest`: tokens of the longest
+    sequence, which only soft-capped attention depends on."""
     e, a, k, f = shape.hidden, shape.queries, shape.keys, shape.token_mlp
     size = {"half": 2, "single": 4, "double": 8}[precision]
     special = _special_bytes(shape, size, 2 if narrow else max(4, size), adapted=adapted)
@@ -83,11 +86,12 @@ def layer_bytes(shape: LayerSizes, precision: str, *, narrow: bool, adapted: boo
         # and the two halves of the gated MLP.
         return special + size * (4 * e + 3 * a + 2 * k + 2 * f + shape.heads)
     # Each projection saves its own rounded input: three for q, k and v, two for gate and up.
-    inputs = 5 if not narrow or adapted else 2
+    # peft's adapters convert theirs to float32, which autocast rounds again; not over 4-bit weights.
+    inputs = 5 if not narrow or (adapted and not quantized) else 2
     kept = 2 * (inputs * e + 2 * a + 2 * k + 2 * f) + 4 * shape.heads
     through = 2 * (2 if narrow else 4) * e
     # peft's projections save their inputs; transformers' gated MLP saves its intermediate results.
-    more = 2 * (a + 3 * f) if adapted else 0
+    more = 2 * (2 * f if quantized else a + 2 * f) if adapted else 0
     return kept + through + more + special
 
 
@@ -108,10 +112,17 @@ def _special_bytes(shape: LayerSizes, size: int, wide: int, *, adapted: bool) ->
 
 
 def activation_bytes(
-    shape: LayerSizes, precision: str, *, narrow: bool, adapted: bool, gradient_checkpointing: bool, longest: int = 0
+    shape: LayerSizes,
+    precision: str,
+    *,
+    narrow: bool,
+    adapted: bool,
+    gradient_checkpointing: bool,
+    quantized: bool = False,
+    longest: int = 0,
 ) -> int:
     """Bytes per token of all layers; with `gradient_checkpointing`, the inputs of all and the rest of one."""
-    layer = layer_bytes(shape, precision, narrow=narrow, adapted=adapted, longest=longest)
+    layer = layer_bytes(shape, precision, narrow=narrow, adapted=adapted, quantized=quantized, longest=longest)
     wide = {"half": 2 if narrow else 4, "single": 4, "double": 8}[precision]
     ends = 3 * wide * shape.hidden + _POSITIONS
     if gradient_checkpointing:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from plan_subjects import H200_QWEN25, H200_SMOLLM2, subject
 
-from dojang.planning.efficiency import LEARN_PRODUCTS
+from dojang.planning.efficiency import PRODUCTS
 from dojang.planning.estimate import estimate
 from dojang.planning.instances import INSTANCES, find_instance
 from dojang.planning.shapes import Shape, find_shape
@@ -165,7 +165,7 @@ def test_a_local_teacher_reads_every_token_once(recipe: tuple[str, ...], machine
     taught = estimate(subject(*recipe, f"distillation={{teacher: {name}}}"), INSTANCES[machine])
     assert plain.layout.gpu is not None
     tokens = plain.work.read("policy")
-    flops = 1e12 * plain.layout.gpu.tflops * LEARN_PRODUCTS * plain.layout.ranks
+    flops = 1e12 * plain.layout.gpu.tflops * PRODUCTS * plain.layout.ranks
     products = 2 * shape.parameters * tokens / flops
     assert 0.9 * products < taught.times.teacher < 2 * products  # the embedding is no product
     assert taught.times.update == pytest.approx(plain.times.update)
