@@ -293,20 +293,20 @@ class _Device:
         """Published versions of the weights: loop.lag + 1 of them. On Ray a trainer has one, and the object store the
         others."""
         versions = 1 if self.layout.on_ray else self.model.config.loop.kept_versions
-        if self._publishes_factors:  # all versions share the base weights
-            return self._published + versions * self.master * self.learned
-        return versions * self._published
+        if (lora := self.train.lora) is None:
+            return versions * self._published
+        # All versions share the base weights: the trainer's own, or gathered ones where those are sharded.
+        sharded = self.shape.parameters - (self.shape.linear if lora.base_bits == 4 else 0)
+        gathered = self.compute * sharded if self.layout.ranks > 1 else 0
+        return gathered + versions * self.master * self.learned
 
     @property
     def new_version(self) -> float:
-        """New version of published weights next to the old ones; twice if they must be gathered or merged first."""
-        if self._publishes_factors:
-            return self.master * self.learned
-        return (1 if self.train.lora is None and self.layout.ranks == 1 else 2) * self._published
-
-    @property
-    def _publishes_factors(self) -> bool:
-        return self.train.lora is not None and self.train.lora.publish == "factors"
+        """New version of published weights next to the old ones; with LoRA its factors, and one merged weight."""
+        if self.train.lora is None:
+            return self._published
+        largest = max(inputs * outputs for _, inputs, outputs in self.shape.linears())
+        return self.master * self.learned + (self.master + self.compute) * largest
 
     @property
     def _published(self) -> float:
