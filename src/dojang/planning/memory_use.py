@@ -15,7 +15,7 @@ from dojang.planning.kv_cache_memory import GIB, Cache, key_value_cache
 from dojang.planning.layout import Layout
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Work
-from dojang.trainer.memory import NF4_BYTES, activation_bytes, logits_bytes, optimizer_bytes
+from dojang.trainer.memory import NF4_BYTES, activation_bytes, checkpointed_layers, logits_bytes, optimizer_bytes
 
 __all__ = ["Needs", "PlannedModel", "engine_needs", "host_bytes", "needs"]
 
@@ -253,10 +253,8 @@ class _Device:
         checkpointing."""
         if self.precision != "half" or self.layout.ranks > 1 or self.train.lora is not None:
             return 0
-        layers = (
-            self.shape.projected if not self.train.gradient_checkpointing else self.shape.projected // self.shape.layers
-        )
-        return 2 * (layers + self.shape.vocabulary * self.shape.hidden)
+        whole = max(1, self.shape.layers - checkpointed_layers(self.train.gradient_checkpointing, self.shape.layers))
+        return 2 * (self.shape.projected * whole // self.shape.layers + self.shape.vocabulary * self.shape.hidden)
 
     @property
     def activations(self) -> float:

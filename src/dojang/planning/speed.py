@@ -29,7 +29,7 @@ from dojang.planning.layout import Layout
 from dojang.planning.memory_use import PlannedModel
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths, Work
-from dojang.trainer.memory import layer_bytes
+from dojang.trainer.memory import checkpointed_layers, layer_bytes
 
 __all__ = ["Machine", "generate_s", "optimizer_s", "server_slots", "teacher_s", "update_s"]
 
@@ -105,7 +105,7 @@ def server_slots(machine: Machine, shape: Shape, lengths: Lengths) -> int:
 def update_s(machine: Machine, model: PlannedModel, work: Work, role: str, layout: Layout) -> float:
     """Seconds of all gradients of a step, with the passes before: reference log-probs, M2PO's budget."""
     shape, train = model.shape, model.config.train
-    again = 4 / 3 if train.gradient_checkpointing else 1.0
+    again = 1 + checkpointed_layers(train.gradient_checkpointing, shape.layers) / shape.layers / 3
     weights = 6 if train.lora is None else 4  # frozen weights have no gradient
     products, attention, head = _operations(shape, work, role)
     flops = again * (weights * products + 14 * attention) + 8 * head

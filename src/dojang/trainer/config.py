@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dojang.core.section import Requirement, Section
 from dojang.trainer.lr_schedule import Schedule
@@ -95,9 +95,10 @@ class TrainConfig(Section):
     advantages of their group."""
     max_tokens_per_microbatch: int | None = Field(default=None, ge=1)
     """Maximum number of tokens per forward pass; changes memory, not results. Defaults to 2048, on a GPU to 16384."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | int = False
     """Gradient checkpointing: recompute activations in the backward pass (about a third more compute, far less memory
-    for long completions)."""
+    for long completions). true: of all layers; a number: of that many layers, the first ones (Megatron's
+    recompute_num_layers), for as much of both. Gradients are the same."""
     lora: LoraConfig | None = None
     """LoRA adapters, with the base model frozen; `train.lora={}` for the defaults."""
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
@@ -150,6 +151,13 @@ class TrainConfig(Section):
     def needs_reference_model(self) -> bool:
         """Whether a KL penalty needs a separate reference model: with adapters only, they are disabled instead."""
         return self.lora is None or bool(self.lora.modules_to_save)
+
+    @field_validator("gradient_checkpointing")
+    @classmethod
+    def _some_layers(cls, value: bool | int) -> bool | int:
+        if value < 0:
+            raise ValueError(f"{value} is no number of layers; set 0 or more, true for all layers, or false for none")
+        return value
 
     @model_validator(mode="after")
     def _one_warmup(self) -> Self:

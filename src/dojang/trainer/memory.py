@@ -7,11 +7,15 @@ the optimizers keep.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from dojang.core.errors import ConfigError
+
 __all__ = [
     "NF4",
     "NF4_BYTES",
     "LayerSizes",
     "activation_bytes",
+    "check_checkpointed_layers",
+    "checkpointed_layers",
     "layer_bytes",
     "logits_bytes",
     "logits_per_chunk",
@@ -108,15 +112,35 @@ def _special_bytes(shape: LayerSizes, size: int, wide: int, *, adapted: bool) ->
 
 
 def activation_bytes(
-    shape: LayerSizes, precision: str, *, narrow: bool, adapted: bool, gradient_checkpointing: bool, longest: int = 0
+    shape: LayerSizes,
+    precision: str,
+    *,
+    narrow: bool,
+    adapted: bool,
+    gradient_checkpointing: bool | int,
+    longest: int = 0,
 ) -> int:
-    """Bytes per token of all layers; with `gradient_checkpointing`, the inputs of all and the rest of one."""
+    """Bytes per token of all layers. Of layers with gradient checkpointing only the inputs, and the rest of one while
+    it is recomputed: by then the backward pass has freed the layers without."""
     layer = layer_bytes(shape, precision, narrow=narrow, adapted=adapted, longest=longest)
     wide = {"half": 2 if narrow else 4, "single": 4, "double": 8}[precision]
     ends = 3 * wide * shape.hidden + _POSITIONS
-    if gradient_checkpointing:
-        return shape.layers * wide * shape.hidden + layer + ends
-    return shape.layers * layer + ends
+    count = checkpointed_layers(gradient_checkpointing, shape.layers)
+    return count * wide * shape.hidden + max(1, shape.layers - count) * layer + ends
+
+
+def checkpointed_layers(setting: bool | int, layers: int) -> int:
+    """Number of the first layers that `train.gradient_checkpointing` recomputes, out of `layers`."""
+    return layers * setting if isinstance(setting, bool) else min(setting, layers)
+
+
+def check_checkpointed_layers(setting: bool | int, layers: int) -> None:
+    """Raises ConfigError if train.gradient_checkpointing asks for more layers than there are."""
+    if not isinstance(setting, bool) and setting > layers:
+        raise ConfigError(
+            f"train.gradient_checkpointing={setting} is a number of layers, but the model has {layers}; set it to "
+            f"{layers} or less, or to true for all"
+        )
 
 
 def logits_per_chunk(*, gpu: bool) -> int:

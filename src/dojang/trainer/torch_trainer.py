@@ -99,8 +99,7 @@ class TorchTrainer:
         check_heads(*attention_heads(model.config), ranks.sequence)
         self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
         fuse_layers(model)
-        if config.gradient_checkpointing:
-            enable_gradient_checkpointing(model)
+        enable_gradient_checkpointing(model, config.gradient_checkpointing)
         if config.compile:
             compile_layers(model)
         self._model = model

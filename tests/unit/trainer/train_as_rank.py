@@ -48,11 +48,22 @@ CASES: Mapping[str, tuple[PolicyGradientConfig, dict[str, Any]]] = {
         GrpoConfig(loss_aggregation="sequences"),
         {"gradient_checkpointing": True, "max_tokens_per_microbatch": 25},
     ),
+    "recompute one layer": (
+        GrpoConfig(kl_coef=0.1),
+        {"gradient_checkpointing": 1, "lora": LoraConfig(rank=4), "max_tokens_per_microbatch": 25},
+    ),
     "lora": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4)}),
     "lora factors": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4, publish="factors")}),
     "modules_to_save": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4, modules_to_save=("lm_head",))}),
     "ppo": (PpoConfig(), {"max_tokens_per_microbatch": 30, "critic": CriticConfig(lr=1e-2)}),
-    "qlora": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4, base_bits=4), "max_tokens_per_microbatch": 40}),
+    "qlora": (
+        GrpoConfig(kl_coef=0.1),
+        {
+            "lora": LoraConfig(rank=4, base_bits=4),
+            "max_tokens_per_microbatch": 40,
+            "gradient_checkpointing": 1,
+        },
+    ),
 }
 
 
