@@ -22,6 +22,7 @@ from dojang.commands.option_group import Overrides, Recipe, with_options
 from dojang.core import interrupt
 from dojang.core.errors import ConfigError, DojangError, Interrupted, RunDirError
 from dojang.evaluation.options import Options as EvalOptions
+from dojang.planning.checkpointed_layers import resolve_for_this_machine
 from dojang.planning.options import PlanOptions
 
 __all__ = ["app", "main"]
@@ -137,9 +138,9 @@ def train(
     from dojang.runs import training
 
     if dry_run:
-        training.dry_run(recipe, overrides or [], run_dir, resume=resume, join=print_join)
+        training.dry_run(recipe, overrides or [], run_dir, resume=resume, join=print_join, fit=resolve_for_this_machine)
     else:
-        training.run(recipe, overrides or [], run_dir, resume=resume, join=print_join)
+        training.run(recipe, overrides or [], run_dir, resume=resume, join=print_join, fit=resolve_for_this_machine)
 
 
 @app.command()
@@ -152,7 +153,7 @@ def resume(
     """Resume a run from its last checkpoint, with its own settings (RUN_DIR/config.yaml). Prints every change."""
     from dojang.runs import training
 
-    training.resume(run_dir, overrides or [])
+    training.resume(run_dir, overrides or [], resolve_for_this_machine)
 
 
 @app.command("eval")

@@ -1,13 +1,13 @@
 """Problems of a plan, their remedies, and settings that save memory."""
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, ModelError
+from dojang.planning.checkpointed_layers import fewest_layers
 from dojang.planning.cost import judge_core_s
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.gpu_split import proposal, split_gpus
@@ -70,13 +70,9 @@ def knobs(subject: Subject, found: Estimate) -> list[Knob]:
 
 def _fewest_layers(subject: Subject, found: Estimate) -> Knob:
     """Gradient checkpointing of as few layers as suffice; more take more time."""
-
-    def planned(layers: int) -> Estimate:
-        return _again(subject, _with(subject.config, gradient_checkpointing=layers), found)
-
-    most = max(shape.layers for shape in subject.shapes.values())
-    count = bisect_left(range(most), True, key=lambda layers: planned(layers).fit == "yes")
-    return Knob(f"train.gradient_checkpointing={count}", found.peak - planned(count).peak, True)
+    count = fewest_layers(subject, lambda each: _again(each, each.config, found))
+    planned = _again(subject, _with(subject.config, gradient_checkpointing=count), found)
+    return Knob(f"train.gradient_checkpointing={count}", found.peak - planned.peak, planned.fit == "yes")
 
 
 def _again(subject: Subject, config: RunConfig, found: Estimate) -> Estimate:

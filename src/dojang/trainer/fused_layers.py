@@ -14,7 +14,7 @@ from dojang.trainer.memory import check_checkpointed_layers, checkpointed_layers
 __all__ = ["compile_layers", "enable_gradient_checkpointing", "fuse_layers"]
 
 
-def enable_gradient_checkpointing(model: PreTrainedModel, setting: bool | int = True) -> None:
+def enable_gradient_checkpointing(model: PreTrainedModel, setting: bool | int | str = True) -> None:
     """Recomputes activations of the first layers in the backward pass: of `setting` layers, or of all (true). The first
     ones, because the last layers are the first that the backward pass frees. transformers recomputes only in training
     mode, which also enables dropout: dropout is set to 0."""

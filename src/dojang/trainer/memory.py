@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from dojang.core.errors import ConfigError
 
 __all__ = [
+    "AUTO",
     "NF4",
     "NF4_BYTES",
     "LayerSizes",
@@ -22,6 +23,8 @@ __all__ = [
     "optimizer_bytes",
 ]
 
+AUTO = "auto"
+"""train.gradient_checkpointing whose number of layers is chosen when a run starts."""
 NF4: Mapping[str, Any] = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
 """Quantization of 4-bit weights by bitsandbytes."""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -117,7 +120,7 @@ def activation_bytes(
     *,
     narrow: bool,
     adapted: bool,
-    gradient_checkpointing: bool | int,
+    gradient_checkpointing: bool | int | str,
     longest: int = 0,
 ) -> int:
     """Bytes per token of all layers. Of layers with gradient checkpointing only the inputs, and the rest of one while
@@ -129,14 +132,19 @@ def activation_bytes(
     return count * wide * shape.hidden + max(1, shape.layers - count) * layer + ends
 
 
-def checkpointed_layers(setting: bool | int, layers: int) -> int:
+def checkpointed_layers(setting: bool | int | str, layers: int) -> int:
     """Number of the first layers that `train.gradient_checkpointing` recomputes, out of `layers`."""
+    if isinstance(setting, str):
+        raise ConfigError(
+            f"train.gradient_checkpointing={setting} becomes a number of layers when a run starts; a trainer by itself "
+            "needs true, false or a number"
+        )
     return layers * setting if isinstance(setting, bool) else min(setting, layers)
 
 
-def check_checkpointed_layers(setting: bool | int, layers: int) -> None:
+def check_checkpointed_layers(setting: bool | int | str, layers: int) -> None:
     """Raises ConfigError if train.gradient_checkpointing asks for more layers than there are."""
-    if not isinstance(setting, bool) and setting > layers:
+    if not isinstance(setting, bool | str) and setting > layers:
         raise ConfigError(
             f"train.gradient_checkpointing={setting} is a number of layers, but the model has {layers}; set it to "
             f"{layers} or less, or to true for all"
