@@ -22,7 +22,6 @@ from dojang.commands.option_group import Overrides, Recipe, with_options
 from dojang.core import interrupt
 from dojang.core.errors import ConfigError, DojangError, Interrupted, RunDirError
 from dojang.evaluation.options import Options as EvalOptions
-from dojang.planning.checkpointed_layers import resolve_for_this_machine
 from dojang.planning.options import PlanOptions
 
 __all__ = ["app", "main"]
@@ -135,6 +134,7 @@ def train(
     """Train a model. Ctrl-C saves a checkpoint and prints the command to resume."""
     if recipe is None:
         raise ConfigError(_recipes())
+    from dojang.planning.checkpointed_layers import resolve_for_this_machine
     from dojang.runs import training
 
     if dry_run:
@@ -151,6 +151,7 @@ def resume(
     ] = None,
 ) -> None:
     """Resume a run from its last checkpoint, with its own settings (RUN_DIR/config.yaml). Prints every change."""
+    from dojang.planning.checkpointed_layers import resolve_for_this_machine
     from dojang.runs import training
 
     training.resume(run_dir, overrides or [], resolve_for_this_machine)
