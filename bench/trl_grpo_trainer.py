@@ -87,7 +87,7 @@ def settings(config: RunConfig, options: argparse.Namespace, numeric: Any) -> di
         "weight_decay": update.weight_decay,
         "max_grad_norm": update.max_grad_norm,
         "mask_truncated_completions": update.mask_truncated_completions,
-        "gradient_checkpointing": update.gradient_checkpointing,
+        "gradient_checkpointing": bool(update.gradient_checkpointing),
         "bf16": str(numeric.compute) == "torch.bfloat16",
         "use_cpu": not gpu,
         "model_init_kwargs": {"dtype": options.dtype, "attn_implementation": attention},

@@ -366,10 +366,10 @@ class WeightStore(Protocol):
 
     def publish(self, version: int, tensors: "Mapping[str, Tensor]", factors: Factors = ...) -> None:
         """Publish these weights under `version`. With LoRA factors, weights that are not given stay as published
-        before."""
+        before. LazyWeights (core/lazy_weights.py) are not copied: they must never change."""
 
     def fetch(self, version: int) -> "Mapping[str, Tensor]":
-        """The weights published under `version`."""
+        """The weights published under `version`. Read them one at a time: with LoRA each is merged when it is read."""
 
     def changes(self, base: int, version: int) -> Changes | None:
         """Difference from `base` to `version`; None if it is not known and all weights must be fetched."""

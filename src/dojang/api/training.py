@@ -12,6 +12,7 @@ from dojang.api.settings import Dataset, RewardFunction, Source, listed_function
 from dojang.core.errors import ConfigError
 from dojang.core.in_process import function_name, register_again
 from dojang.core.run_dir import RunDir
+from dojang.planning.checkpointed_layers import resolve_for_this_machine
 from dojang.runs import training
 from dojang.runs.resume import Settings, settings_of
 from dojang.runs.stop import StopRequest
@@ -119,7 +120,14 @@ def _run(directory: RunDir, settings: Settings, *, resume: bool, progress: bool)
     stop = StopRequest()
 
     def run() -> None:
-        training.start(directory, settings, resume=resume, console=Console(quiet=not progress), stop=stop)
+        training.start(
+            directory,
+            settings,
+            resume=resume,
+            console=Console(quiet=not progress),
+            stop=stop,
+            fit=resolve_for_this_machine,
+        )
 
     with handlers_restored():
         call_without_loop(run, on_interrupt=stop.ask)

@@ -152,7 +152,7 @@ def _make_runtime(config: RunConfig) -> tuple[RunConfig, Numerics, ProcessGroup,
     numeric = numerics(config)
     prepare_torch(numeric.device)
     ranks = join_process_group(numeric.device, config.train.sequence_parallel)
-    ranks.broadcast_first(config.steps)  # the other ranks do not load the data
+    ranks.broadcast_first((config.steps, config.train.gradient_checkpointing))  # only the first rank knows them
     reservations: list[Callable[[], int]] = []
 
     def make(each: RunConfig, source: str, tokenizer: PreTrainedTokenizerBase) -> LocalPolicy:
@@ -192,7 +192,9 @@ def run_worker_rank(config: RunConfig) -> None:
     numeric = numerics(config)
     prepare_torch(numeric.device)
     ranks = join_process_group(numeric.device, config.train.sequence_parallel)
-    config = config.model_copy(update={"steps": ranks.broadcast_first(config.steps), "epochs": None})
+    steps, checkpointed = ranks.broadcast_first((config.steps, config.train.gradient_checkpointing))
+    train = config.train.model_copy(update={"gradient_checkpointing": checkpointed})
+    config = config.model_copy(update={"steps": steps, "epochs": None, "train": train})
     trainers: dict[str, Trainer] = {}
     for (role, each), algorithm in zip(config.roles().items(), make_algorithms(config).values(), strict=True):
         source = models.resolve(each.model.name)

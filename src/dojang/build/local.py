@@ -24,6 +24,7 @@ from dojang.engine.config import EngineParts
 from dojang.protocols import Algorithm, RolloutEngine, WeightStore
 from dojang.trainer.critic import Critic
 from dojang.trainer.lora_checks import check_modules
+from dojang.trainer.memory import check_checkpointed_layers
 from dojang.trainer.process_group import ProcessGroup, check_world
 from dojang.trainer.quantization import load_quantised
 from dojang.trainer.teacher_model import Teacher
@@ -244,10 +245,14 @@ class LocalPolicy:
 
 
 def check_model(config: RunConfig) -> None:
-    """Raises ConfigError if a local model lacks the modules of train.lora, or if its attention heads cannot be divided
-    among sequence parallel ranks or tensor parallel GPUs."""
+    """Raises ConfigError if a local model lacks the modules of train.lora or has fewer layers than
+    train.gradient_checkpointing, or if its attention heads cannot be divided among sequence parallel ranks or tensor
+    parallel GPUs."""
     source, size = models.local(config.model.name), config.rollout.engine.gpus()
-    check_modules(models.read_config(config.model.name), config.train.lora)
+    known = models.read_config(config.model.name)
+    check_modules(known, config.train.lora)
+    if isinstance(layers := (known or {}).get("num_hidden_layers"), int):
+        check_checkpointed_layers(config.train.gradient_checkpointing, layers)
     if source is None or max(config.train.sequence_parallel, size) == 1:
         return
     settings = AutoConfig.from_pretrained(source).get_text_config()

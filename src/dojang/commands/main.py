@@ -134,12 +134,13 @@ def train(
     """Train a model. Ctrl-C saves a checkpoint and prints the command to resume."""
     if recipe is None:
         raise ConfigError(_recipes())
+    from dojang.planning.checkpointed_layers import resolve_for_this_machine
     from dojang.runs import training
 
     if dry_run:
-        training.dry_run(recipe, overrides or [], run_dir, resume=resume, join=print_join)
+        training.dry_run(recipe, overrides or [], run_dir, resume=resume, join=print_join, fit=resolve_for_this_machine)
     else:
-        training.run(recipe, overrides or [], run_dir, resume=resume, join=print_join)
+        training.run(recipe, overrides or [], run_dir, resume=resume, join=print_join, fit=resolve_for_this_machine)
 
 
 @app.command()
@@ -150,9 +151,10 @@ def resume(
     ] = None,
 ) -> None:
     """Resume a run from its last checkpoint, with its own settings (RUN_DIR/config.yaml). Prints every change."""
+    from dojang.planning.checkpointed_layers import resolve_for_this_machine
     from dojang.runs import training
 
-    training.resume(run_dir, overrides or [])
+    training.resume(run_dir, overrides or [], resolve_for_this_machine)
 
 
 @app.command("eval")

@@ -250,6 +250,11 @@ class RunConfig(Section):
 
     def _runtime_agrees(self) -> Iterator[str]:
         tester, train = self.tester, self.train
+        if self.runtime.name == "ray" and train.gradient_checkpointing == "auto":
+            yield (
+                "train.gradient_checkpointing=auto is chosen for the GPU of this machine, and with runtime.name=ray "
+                "trainers are on others; set a number of layers (`dojang plan` names one), or true"
+            )
         if not isinstance(self.runtime, RayConfig):
             for key in ("engines", "trainers") if tester else ():
                 if (count := getattr(tester, key)) is not None:

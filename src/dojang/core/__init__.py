@@ -17,6 +17,7 @@ in_process.py   names for functions given as Python objects
 arrays.py       read-only arrays of records
 outcomes.py     outcome of a completion, result of a test
 checksum.py     checksum over weights
+lazy_weights.py  weights that are made one at a time, when they are read
 out_of_memory.py  out-of-memory errors of torch, with remedies
 output_head.py  float32 logits
 sum_metrics.py  sums of metrics by name

@@ -1,6 +1,7 @@
 """Staged weight update: tensors are collected and checked first, then applied all at once.
 
-An invalid update fails before it changes any weight; only a checksum mismatch is found afterwards.
+An invalid update fails before it changes any weight; only a checksum mismatch is found afterwards. Lazy weights are
+checked by their shapes and made while they are applied, one at a time.
 """
 
 import asyncio
@@ -12,9 +13,12 @@ import torch
 from torch import Tensor
 
 from dojang.core.checksum import checksum
+from dojang.core.lazy_weights import LazyWeights, joined, like
 from dojang.protocols import Patch, WeightStore, WeightUpdate
 
 __all__ = ["StagedUpdate", "apply_patch", "apply_update", "load_weights", "send_and_commit"]
+
+_HEAD = "lm_head.weight"
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +41,8 @@ class StagedUpdate:
         on_end: Callable[[], None],
     ) -> None:
         self.version, self.base = version, base
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: Mapping[str, Tensor] = {}
+        """Full tensors that were sent. Read one at a time: those of LoRA may be merged when they are read."""
         self.patches: list[Patch] = []
         self._weights = weights
         self._apply, self._on_end = apply, on_end
@@ -45,13 +50,13 @@ class StagedUpdate:
 
     async def send(self, tensors: Mapping[str, Tensor]) -> None:
         self._check_open()
-        for name, tensor in tensors.items():
-            if name == "lm_head.weight" and name not in self._weights:
-                continue  # some checkpoints list it although it is tied to the embedding
-            expected = self._named(name).shape
-            if tensor.shape != expected:
-                raise ValueError(f"{name} was sent with shape {list(tensor.shape)}; the engine has {list(expected)}")
-            self.tensors[name] = tensor
+        if _HEAD in tensors and _HEAD not in self._weights:  # some checkpoints list it although it is tied
+            tensors = LazyWeights({name: each for name, each in joined(tensors).weights.items() if name != _HEAD})
+        for name in tensors:
+            found, expected = like(tensors, name).shape, self._named(name).shape
+            if found != expected:
+                raise ValueError(f"{name} was sent with shape {list(found)}; the engine has {list(expected)}")
+        self.tensors = joined(self.tensors, tensors)
 
     async def patch(self, patches: Sequence[Patch]) -> None:
         self._check_open()
@@ -135,8 +140,8 @@ def apply_patch(target: Tensor, patch: Patch) -> None:
 @torch.no_grad()
 def apply_update(update: StagedUpdate, weights: Mapping[str, Tensor], expected: str | None) -> None:
     """Write an update into the weights. ValueError if their checksum afterwards is not the expected one."""
-    for name, tensor in update.tensors.items():
-        weights[name].copy_(tensor)
+    for name in update.tensors:  # not .items(): it would hold one tensor while the next one is made
+        weights[name].copy_(update.tensors[name])
     for patch in update.patches:
         apply_patch(weights[patch.name], patch)
     for device in {tensor.device for tensor in weights.values() if tensor.is_cuda}:

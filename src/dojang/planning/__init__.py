@@ -5,6 +5,7 @@ options.py          its options
 checks.py           checks of data, prompt lengths and rewards
 estimate.py         memory, time and cost of a configuration on machines
 advice.py           problems found, and settings that save memory
+checkpointed_layers.py  fewest layers with gradient checkpointing that fit
 plan_report.py      the report as text and JSON
 layout.py           which processes run on which machines
 gpu_split.py        splits GPUs between trainers and engines

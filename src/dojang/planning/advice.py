@@ -7,17 +7,20 @@ from typing import Any
 
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, ModelError
+from dojang.planning.checkpointed_layers import fewest_layers
 from dojang.planning.cost import judge_core_s
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.gpu_split import proposal, split_gpus
 from dojang.planning.kv_cache_memory import GIB
 from dojang.planning.layout import Layout
 from dojang.trainer.config import LoraConfig
+from dojang.trainer.memory import check_checkpointed_layers
 
 __all__ = ["Finding", "Knob", "knobs", "lacking_resources", "predict_problems", "split_findings", "together"]
 
 _WORTH = 0.01
 """Minimum saving worth listing, as a fraction of the device's memory."""
+_ALL_LAYERS = "train.gradient_checkpointing=true"
 _NOTICED = 1.0
 """Seconds of judging per step below which no warning is given."""
 
@@ -55,11 +58,21 @@ def knobs(subject: Subject, found: Estimate) -> list[Knob]:
     if layout.gpu:
         more = estimate(subject, layout.instance, 2 * layout.nodes)
         tried.append((f"--nodes {2 * layout.nodes}", more))
-    return [
+    helps = [
         Knob(setting, found.peak - other.peak, other.fit == "yes")
         for setting, other in tried
         if found.peak - other.peak > _WORTH * found.capacity
     ]
+    if any(each.setting == _ALL_LAYERS and each.fits for each in helps):
+        helps.insert(0, _fewest_layers(subject, found))
+    return helps
+
+
+def _fewest_layers(subject: Subject, found: Estimate) -> Knob:
+    """Gradient checkpointing of as few layers as suffice; more take more time."""
+    count = fewest_layers(subject, lambda each: _again(each, each.config, found))
+    planned = _again(subject, _with(subject.config, gradient_checkpointing=count), found)
+    return Knob(f"train.gradient_checkpointing={count}", found.peak - planned.peak, planned.fit == "yes")
 
 
 def _again(subject: Subject, config: RunConfig, found: Estimate) -> Estimate:
@@ -89,8 +102,8 @@ def _changes(config: RunConfig, found: Estimate) -> Iterator[tuple[str, RunConfi
     longest = max(found.work.of(role)[1] for role in found.work.micro)
     if (less := max(longest, micro // 2)) < micro:
         yield f"train.max_tokens_per_microbatch={less}", _with(config, max_tokens_per_microbatch=less)
-    if not train.gradient_checkpointing:
-        yield "train.gradient_checkpointing=true", _with(config, gradient_checkpointing=True)
+    if train.gradient_checkpointing is not True:
+        yield _ALL_LAYERS, _with(config, gradient_checkpointing=True)
     if gpu and "optimizer" not in train.offload:
         away = (*train.offload, "optimizer")
         yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
@@ -157,7 +170,7 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
 
 
 def _by_model(subject: Subject) -> Iterator[Finding]:
-    """Yields settings that a model's attention heads or context length do not allow."""
+    """Yields settings that a model's attention heads, layers or context length do not allow."""
     config = subject.config
     for role, shape in subject.shapes.items():
         own = config.train.sequence_parallel
@@ -171,6 +184,10 @@ def _by_model(subject: Subject) -> Iterator[Finding]:
                 f"rollout.engine.tensor_parallel_size={size} does not divide the {role}'s {shape.heads} attention heads"
             )
             yield Finding("failed", "engines", said, ConfigError.exit_code)
+        try:
+            check_checkpointed_layers(config.train.gradient_checkpointing, shape.layers)
+        except ConfigError as error:
+            yield Finding("failed", "memory", f"{role}: {error}", error.exit_code)
         if (most := config.roles()[role].rollout.max_tokens) >= shape.context:
             said = f"answers of {most} tokens leave no room for a prompt in the {role}'s context of {shape.context}"
             yield Finding("failed", "prompts", f"{said}; lower max_tokens", ConfigError.exit_code)

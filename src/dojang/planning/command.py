@@ -11,6 +11,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.error_list import ErrorList
 from dojang.core.errors import ConfigError, DojangError
 from dojang.planning.advice import Finding, knobs, predict_problems, together
+from dojang.planning.checkpointed_layers import with_layers
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.instances import INSTANCES, Instance, find_instance
 from dojang.planning.options import PlanOptions
@@ -56,12 +57,17 @@ def _plan(recipe: str, overrides: Sequence[str], asked: PlanOptions) -> Report:
     if len(known) < len(shapes):
         return Report(recipe, findings, shapes)
     idle = dict.fromkeys(known, asked.zero_variance)
-    subject = Subject(config, known, checked.lengths, checked.language, idle)
-    chosen = estimate(subject, _machine(instance, asked.price), asked.nodes, asked.ranks)
+    as_asked = subject = Subject(config, known, checked.lengths, checked.language, idle)
+    machine = _machine(instance, asked.price)
+    subject = with_layers(subject, lambda each: estimate(each, machine, asked.nodes, asked.ranks))
+    if subject is not as_asked:
+        said = f"train.gradient_checkpointing=auto: {subject.config.train.gradient_checkpointing} layers"
+        findings.append(Finding("note", "memory", said))
+    chosen = estimate(subject, machine, asked.nodes, asked.ranks)
     findings += predict_problems(subject, chosen)
     helps = knobs(subject, chosen) if chosen.fit != "yes" else []
     both = together(subject, chosen) if helps and not any(each.fits for each in helps) else None
-    return Report(recipe, findings, shapes, chosen, helps, both, _elsewhere(subject, asked))
+    return Report(recipe, findings, shapes, chosen, helps, both, _elsewhere(as_asked, asked))
 
 
 def _packages(config: RunConfig, *, here: bool) -> list[Finding]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ModelError
+from dojang.planning.checkpointed_layers import with_layers
 from dojang.planning.cost import Times, estimate_times
 from dojang.planning.gpu_split import with_split
 from dojang.planning.instances import Instance
@@ -130,6 +131,7 @@ def _shared(layout: Layout, needs: Needs) -> bool:
 def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | None = None) -> Estimate:
     """Estimates a run on an instance type; on Ray, `split_gpus` chooses the counts that the recipe does not set."""
     subject = replace(subject, config=with_split(subject.config, instance.gpus * nodes))
+    subject = with_layers(subject, lambda each: estimate(each, instance, nodes, ranks))
     config, planned = subject.config, subject.planned_models()
     layout = make_layout(config, instance, nodes, ranks)
     data_ranks = {role: max(1, layout.of(role).ranks // config.train.sequence_parallel) for role in planned}

@@ -15,7 +15,7 @@ from dojang.planning.kv_cache_memory import GIB, Cache, key_value_cache
 from dojang.planning.layout import Layout
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Work
-from dojang.trainer.memory import NF4_BYTES, activation_bytes, logits_bytes, optimizer_bytes
+from dojang.trainer.memory import NF4_BYTES, activation_bytes, checkpointed_layers, logits_bytes, optimizer_bytes
 
 __all__ = ["Needs", "PlannedModel", "engine_needs", "host_bytes", "needs"]
 
@@ -184,8 +184,8 @@ class _Device:
         *,
         engine: bool | None = None,
     ) -> None:
-        """`tokens` of a micro-batch, of the longest sequence and of one on average; `copied`: Work.copied_prompts. `engine`: whether the
-        device has one; by default if it is neither remote nor on Ray."""
+        """`tokens` of a micro-batch, of the longest sequence and of one on average; `copied`: Work.copied_prompts.
+        `engine`: whether the device has one; by default if it is neither remote nor on Ray."""
         self.model, self.layout = model, layout
         (self.micro, self.longest, self.mean), self.copied = tokens, copied
         config, shape = model.config, model.shape
@@ -262,10 +262,8 @@ class _Device:
         checkpointing."""
         if self.precision != "half" or self.layout.ranks > 1 or self.train.lora is not None:
             return 0
-        layers = (
-            self.shape.projected if not self.train.gradient_checkpointing else self.shape.projected // self.shape.layers
-        )
-        return 2 * (layers + self.shape.vocabulary * self.shape.hidden)
+        whole = max(1, self.shape.layers - checkpointed_layers(self.train.gradient_checkpointing, self.shape.layers))
+        return 2 * (self.shape.projected * whole // self.shape.layers + self.shape.vocabulary * self.shape.hidden)
 
     @property
     def activations(self) -> float:
@@ -281,7 +279,8 @@ class _Device:
             longest=self.longest,
         )
         # Attention on a GPU saves keys and values of a shared prompt once for each of its samples.
-        layers = 1 if self.train.gradient_checkpointing else self.shape.layers
+        count = checkpointed_layers(self.train.gradient_checkpointing, self.shape.layers)
+        layers = max(1, self.shape.layers - count)
         copies = self.copied * layers * 2 * self.shape.keys * self.compute if self.layout.gpu else 0
         return (per_token * self.micro + copies) / self.train.sequence_parallel
 
@@ -306,20 +305,20 @@ class _Device:
         """Published versions of the weights: loop.lag + 1 of them. On Ray a trainer has one, and the object store the
         others."""
         versions = 1 if self.layout.on_ray else self.model.config.loop.kept_versions
-        if self._publishes_factors:  # all versions share the base weights
-            return self._published + versions * self.master * self.learned
-        return versions * self._published
+        if (lora := self.train.lora) is None:
+            return versions * self._published
+        # All versions share the base weights: the trainer's own, or gathered ones where those are sharded.
+        sharded = self.shape.parameters - (self.shape.linear if lora.base_bits == 4 else 0)
+        gathered = self.compute * sharded if self.layout.ranks > 1 else 0
+        return gathered + versions * self.master * self.learned
 
     @property
     def new_version(self) -> float:
-        """New version of published weights next to the old ones; twice if they must be gathered or merged first."""
-        if self._publishes_factors:
-            return self.master * self.learned
-        return (1 if self.train.lora is None and self.layout.ranks == 1 else 2) * self._published
-
-    @property
-    def _publishes_factors(self) -> bool:
-        return self.train.lora is not None and self.train.lora.publish == "factors"
+        """New version of published weights next to the old ones; with LoRA its factors, and one merged weight."""
+        if self.train.lora is None:
+            return self._published
+        largest = max(inputs * outputs for _, inputs, outputs in self.shape.linears())
+        return self.master * self.learned + (self.master + self.compute) * largest
 
     @property
     def _published(self) -> float:

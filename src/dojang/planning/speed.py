@@ -33,6 +33,7 @@ from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths, Work
 from dojang.planning.update_work import GpuWork, Layers, Tokens, backward, forward
 from dojang.trainer.config import LoraConfig
+from dojang.trainer.memory import checkpointed_layers
 
 __all__ = ["Machine", "generate_s", "optimizer_s", "server_slots", "teacher_s", "update_s"]
 
@@ -135,9 +136,10 @@ def update_s(machine: Machine, model: PlannedModel, work: Work, role: str, layou
     weights = _exchange_s(2 * shape.parameters, layout)
     gradient = forward(shape, layers, trained) + backward(shape, layers, trained)
     passes = 1.0
-    if train.gradient_checkpointing:
-        gradient += forward(shape, layers, replace(trained, answered=0))
-        passes += FORWARD_LAUNCHES
+    again = _recomputed(model)
+    if again:
+        gradient += forward(shape, layers, replace(trained, answered=0)) * again
+        passes += FORWARD_LAUNCHES * again
     found = _pass_s(machine, shape, gradient, passes, trained, layers, layout, gradients)
     frozen = Layers.FROZEN if train.needs_reference_model else layers
     looks = [(others, layers), (trained, frozen), (others, frozen), (trained, layers)]
@@ -149,7 +151,7 @@ def update_s(machine: Machine, model: PlannedModel, work: Work, role: str, layou
         tokens, whole = replace(trained, answered=0), Layers.TRAINED
         values = forward(shape, whole, tokens)
         found += _pass_s(machine, shape, values, FORWARD_LAUNCHES, tokens, whole, layout, weights)
-        gradient = values + backward(shape, whole, tokens) + (values if passes > 1 else GpuWork(0, 0, 0))
+        gradient = values + backward(shape, whole, tokens) + values * again
         found += _pass_s(machine, shape, gradient, passes, tokens, whole, layout, gradients)
     return found
 
@@ -167,6 +169,12 @@ def teacher_s(machine: Machine, model: PlannedModel, work: Work, role: str, layo
     weights = _exchange_s(2 * shape.parameters, layout)
     reading = forward(shape, layers, tokens)
     return _pass_s(machine, shape, reading, FORWARD_LAUNCHES, tokens, layers, layout, weights)
+
+
+def _recomputed(model: PlannedModel) -> float:
+    """Share of the layers with gradient checkpointing."""
+    layers = model.shape.layers
+    return checkpointed_layers(model.config.train.gradient_checkpointing, layers) / layers
 
 
 def _layers(lora: LoraConfig | None) -> Layers:
@@ -207,7 +215,7 @@ def _pass_s(
 
 def _cpu_update_s(machine: Machine, model: PlannedModel, trained: Tokens, others: Tokens) -> float:
     shape, train = model.shape, model.config.train
-    again = 4 / 3 if train.gradient_checkpointing else 1.0
+    again = 1 + _recomputed(model) / 3
     weights = 6 if train.lora is None else 4  # frozen weights have no gradient
     flops, passes = again * _flops(shape, trained, weights, 14, 0) + _flops(shape, trained, 0, 0, 8), again
     if model.critic:

@@ -54,6 +54,9 @@ class GpuWork:
     def __add__(self, other: "GpuWork") -> "GpuWork":
         return GpuWork(self.products + other.products, self.attention + other.attention, self.moved + other.moved)
 
+    def __mul__(self, share: float) -> "GpuWork":
+        return GpuWork(self.products * share, self.attention * share, self.moved * share)
+
 
 def forward(shape: Shape, layers: Layers, tokens: Tokens) -> GpuWork:
     """Forward pass, with log-probs and entropies."""

@@ -51,6 +51,7 @@ def describe(config: RunConfig) -> str:
             f"  steps   {config.steps} of {_batch(config)}{passes:.2f} passes over the data)",
             f"  learn   {config.algo.name}, {updates} optimizer steps, "
             f"learning rate {config.train.lr:g} ({config.train.schedule})",
+            *_checkpointed(config),
             *_loop(config),
             *_teacher(config),
             f"  eval    {len(prepared.held_out)} held-out problems before, every {config.eval.every} steps, and after",
@@ -75,6 +76,14 @@ def _batch(config: RunConfig) -> str:
         f"samples of up to "
         f"{rollout.max_tokens} tokens, "
     )
+
+
+def _checkpointed(config: RunConfig) -> list[str]:
+    """Layers with gradient checkpointing."""
+    if not (setting := config.train.gradient_checkpointing):
+        return []
+    layers = "all" if setting is True else f"the first {setting}"
+    return [f"          layers with gradient checkpointing: {layers}"]
 
 
 def _loop(config: RunConfig) -> list[str]:

@@ -8,8 +8,8 @@ import copy
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from dojang.core.errors import ConfigError, DojangError, RunDirError
 from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir, disk_errors, write_atomic
 
 __all__ = [
+    "Fit",
     "Settings",
     "check_directory",
     "choose_directory",
@@ -30,6 +31,9 @@ __all__ = [
     "step_of",
     "write_settings",
 ]
+
+Fit = Callable[[RunConfig, int], tuple[RunConfig, str]]
+"""Chooses settings that depend on the memory of this machine, for a number of processes, and says what it chose."""
 
 RESUMABLE = (
     *(
@@ -76,6 +80,15 @@ class Settings:
     """All overrides since then; with the recipe they give the configuration."""
     notes: Sequence[str] = field(default=())
     """Changes since the run was started or last resumed, for the user."""
+    fit_note: str = ""
+    """Choices for the memory of this machine, for the user."""
+
+    def fitted(self, fit: Fit | None, processes: int) -> "Settings":
+        """The settings with what `fit` chooses for a number of processes."""
+        if fit is None:
+            return self
+        config, said = fit(self.config, processes)
+        return replace(self, config=config, notes=[*self.notes, said], fit_note=said) if said else self
 
 
 def settings_of(recipe: str | None, overrides: Sequence[str], directory: RunDir, *, resume: bool) -> Settings:

@@ -31,6 +31,7 @@ from dojang.core.run_dir import RunDir
 from dojang.protocols import Judge
 from dojang.runs.environment import record_start
 from dojang.runs.resume import (
+    Fit,
     Settings,
     check_directory,
     choose_directory,
@@ -52,14 +53,22 @@ if TYPE_CHECKING:
 __all__ = ["dry_run", "import_build", "new_directory", "process_count", "resume", "run", "start"]
 
 
-def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: bool, join: bool = False) -> None:
+def run(
+    recipe: str,
+    overrides: Sequence[str],
+    run_dir: Path | None,
+    *,
+    resume: bool,
+    join: bool = False,
+    fit: Fit | None = None,
+) -> None:
     """Trains, and writes a summary however the run ends. With `resume`, continues the run in the directory. With
     `join`, rollout workers of other machines may join, at any free port unless loop.listen is set."""
     directory = choose_directory(recipe, run_dir, resume=resume)
     settings = _settings(recipe, overrides, directory, resume=resume, join=join)
     if run_dir is None and not resume:
         directory = new_directory(recipe)
-    start(directory, settings, resume=resume)
+    start(directory, settings, resume=resume, fit=fit)
 
 
 def new_directory(recipe: str) -> RunDir:
@@ -80,10 +89,10 @@ def _settings(recipe: str, overrides: Sequence[str], directory: RunDir, *, resum
     return settings
 
 
-def resume(run_dir: Path, overrides: Sequence[str]) -> None:
+def resume(run_dir: Path, overrides: Sequence[str], fit: Fit | None = None) -> None:
     """Continues the run in a directory, with its settings and further overrides."""
     directory = RunDir(run_dir)
-    start(directory, settings_of(None, overrides, directory, resume=True), resume=True)
+    start(directory, settings_of(None, overrides, directory, resume=True), resume=True, fit=fit)
 
 
 def start(
@@ -93,8 +102,9 @@ def start(
     resume: bool,
     console: Console | None = None,
     stop: StopRequest | None = None,
+    fit: Fit | None = None,
 ) -> None:
-    """Starts or resumes a run, and returns at its end.
+    """Starts or resumes a run, and returns at its end. `fit` chooses what depends on the memory of this machine.
 
     In the main thread SIGINT, SIGTERM and SIGHUP stop it after a checkpoint; `stop` does from any thread.
     """
@@ -107,6 +117,7 @@ def start(
         assemble.run_worker_rank(config)
         return
     try:
+        settings = settings.fitted(fit, process_count())
         _start(directory, settings, console or Console(), stop or StopRequest(), resume=resume)
     finally:
         directory.unlock()
@@ -227,12 +238,19 @@ def _keep_directory(config: RunConfig) -> None:
 
 
 def dry_run(
-    recipe: str, overrides: Sequence[str], run_dir: Path | None = None, *, resume: bool = False, join: bool = False
+    recipe: str,
+    overrides: Sequence[str],
+    run_dir: Path | None = None,
+    *,
+    resume: bool = False,
+    join: bool = False,
+    fit: Fit | None = None,
 ) -> None:
     """Checks all that a run checks before its first step; prints a description of the run. Raises all errors that it
     finds together. Writes nothing."""
     directory = choose_directory(recipe, run_dir, resume=resume)
-    config = _settings(recipe, overrides, directory, resume=resume, join=join).config
+    settings = _settings(recipe, overrides, directory, resume=resume, join=join).fitted(fit, process_count())
+    config = settings.config
     errors = ErrorList()
     with errors.collect():
         check_directory(directory, config, resume=resume)
@@ -250,7 +268,7 @@ def dry_run(
     with errors.collect():
         text = describe(config)
     errors.raise_if_any()
-    sys.stdout.write(f"{recipes.to_yaml(config)}\n{text}\n")
+    sys.stdout.write("\n".join(filter(None, (recipes.to_yaml(config), text, settings.fit_note))) + "\n")
 
 
 def import_build() -> None:

@@ -11,6 +11,7 @@ loss_aggregation                      mean of token losses over an optimizer ste
 optimizer, lr_schedule                AdamW, 8-bit AdamW, Muon; learning-rate schedule
 critic                                value model of PPO
 lora, lora_checks, merge_lora         LoRA adapters: training, checks, merging
+publish                               weights for the engines: in full, merged one by one, or as LoRA factors
 quantization                          NF4 weights (QLoRA), 8-bit AdamW
 fsdp, ulysses                         FSDP2 sharding; sequence parallelism
 fused_layers                          gradient checkpointing, torch.compile, layers that keep fewer activations

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dojang.core.section import Requirement, Section
 from dojang.trainer.lr_schedule import Schedule
+from dojang.trainer.memory import AUTO
 
 __all__ = ["CriticConfig", "LoraConfig", "TrainConfig"]
 
@@ -95,9 +96,11 @@ class TrainConfig(Section):
     advantages of their group."""
     max_tokens_per_microbatch: int | None = Field(default=None, ge=1)
     """Maximum number of tokens per forward pass; changes memory, not results. Defaults to 2048, on a GPU to 16384."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | int | Literal["auto"] = False
     """Gradient checkpointing: recompute activations in the backward pass (about a third more compute, far less memory
-    for long completions)."""
+    for long completions). true: of all layers; a number: of that many layers, the first ones (Megatron's
+    recompute_num_layers), for as much of both. auto: of the fewest layers that fit the GPU's free memory, as `dojang
+    plan` estimates it; config.yaml then has their number. Gradients are the same."""
     lora: LoraConfig | None = None
     """LoRA adapters, with the base model frozen; `train.lora={}` for the defaults."""
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
@@ -150,6 +153,15 @@ class TrainConfig(Section):
     def needs_reference_model(self) -> bool:
         """Whether a KL penalty needs a separate reference model: with adapters only, they are disabled instead."""
         return self.lora is None or bool(self.lora.modules_to_save)
+
+    @field_validator("gradient_checkpointing", mode="before")
+    @classmethod
+    def _some_layers(cls, value: object) -> object:
+        if value == AUTO or (isinstance(value, int) and value >= 0):  # True and False are ints
+            return value
+        raise ValueError(
+            f"{value!r} is no number of layers; set 0 or more, true for all layers, false for none, or auto"
+        )
 
     @model_validator(mode="after")
     def _one_warmup(self) -> Self:

@@ -65,8 +65,7 @@ class Critic:
         self._value_model = _ValueModel(model, compute)
         use_packed_attention(self._value_model.decoder)
         fuse_layers(self._value_model.decoder)
-        if config.gradient_checkpointing:
-            enable_gradient_checkpointing(self._value_model.decoder)
+        enable_gradient_checkpointing(self._value_model.decoder, config.gradient_checkpointing)
         if ranks.world > 1:
             shard(self._value_model, ranks, compute)
         self._algorithm = cast(TrainsCritic, algorithm)

@@ -7,7 +7,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dojang.trainer.process_group import ProcessGroup
 
-__all__ = ["full_tensor", "local_part", "shard"]
+__all__ = ["full_tensor", "is_sharded", "local_part", "shard"]
 
 
 def shard(module: torch.nn.Module, ranks: ProcessGroup, compute: torch.dtype, *, offload: bool = False) -> None:
@@ -45,8 +45,13 @@ def _reshard_without_backward(module: torch.nn.Module, *_: object) -> None:
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """Gathers a sharded tensor from all ranks; other tensors as they are. All ranks must call this."""
-    gather = getattr(tensor, "full_tensor", None)  # not by isinstance: its class is slow to import
+    gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether a tensor is sharded over the ranks."""
+    return hasattr(tensor, "full_tensor")  # not by isinstance: its class is slow to import
 
 
 def local_part(tensor: Tensor) -> Tensor:

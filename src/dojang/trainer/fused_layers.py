@@ -9,16 +9,25 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from dojang.trainer.memory import check_checkpointed_layers, checkpointed_layers
+
 __all__ = ["compile_layers", "enable_gradient_checkpointing", "fuse_layers"]
 
 
-def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
-    """Recomputes activations in the backward pass. transformers does so only in training mode, which also enables
-    dropout: dropout is set to 0."""
+def enable_gradient_checkpointing(model: PreTrainedModel, setting: bool | int | str = True) -> None:
+    """Recomputes activations of the first layers in the backward pass: of `setting` layers, or of all (true). The first
+    ones, because the last layers are the first that the backward pass frees. transformers recomputes only in training
+    mode, which also enables dropout: dropout is set to 0."""
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    check_checkpointed_layers(setting, len(layers))
+    if not setting:
+        return
+    count = checkpointed_layers(setting, len(layers))
     model.gradient_checkpointing_enable({"use_reentrant": False})
+    for place, layer in enumerate(layers):
+        layer.gradient_checkpointing = place < count
+        layer.training = place < count
     for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.training = True
         for name, value in vars(module).items():
             if isinstance(value, float) and "dropout" in name:
                 setattr(module, name, 0.0)

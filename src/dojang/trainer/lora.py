@@ -6,8 +6,9 @@ On disk an adapter is peft's: adapter_config.json and adapter_model.safetensors.
 """
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from dojang.core.errors import ConfigError
+from dojang.core.lazy_weights import LazyWeight, LazyWeights
 from dojang.trainer.config import LoraConfig
-from dojang.trainer.fsdp import full_tensor
-from dojang.trainer.quantization import dequantized
+from dojang.trainer.fsdp import full_tensor, is_sharded
+from dojang.trainer.quantization import dequantized, dequantized_like
 
 __all__ = ["BASE", "Adapters", "load_peft"]
 
@@ -57,6 +59,8 @@ class Adapters:
         self._bits, self._dtype = config.base_bits, str(model.dtype).removeprefix("torch.")
         for _, parameter in self._trainable():
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
+        self._gathered: dict[str, Tensor] = {}
+        """Frozen weights that are sharded over the ranks, gathered once: they never change."""
         self._layers: dict[str, Any] = {
             name: module
             for name, module in model.named_modules()
@@ -81,13 +85,25 @@ class Adapters:
             for name, layer in self._layers.items():
                 layer.scaling[_ADAPTER] = scales[name]
 
-    def base(self) -> Iterator[tuple[str, Tensor]]:
-        """Full base weights without adapters, under their own names. All ranks must call this."""
+    def base(self, *, keep: bool = True) -> LazyWeights:
+        """Full base weights without adapters, under their own names, as they are now: frozen ones are taken from the
+        model, and dequantised, whenever they are read. All ranks must call this; those with `keep` get the weights."""
+        found = {}
         for name, parameter in self._model.named_parameters():
+            own = name.replace(".base_layer.", ".")
             if not parameter.requires_grad:
-                yield name.replace(".base_layer.", "."), full_tensor(dequantized(parameter))
+                found[own] = self._frozen(own, parameter, keep=keep)
             elif name in self._full:
-                yield name, full_tensor(parameter.detach()).to(self._precision)
+                found[own] = _made(full_tensor(parameter.detach()).to(self._precision, copy=True))
+        return LazyWeights(found if keep else {})
+
+    def _frozen(self, name: str, parameter: Tensor, *, keep: bool) -> LazyWeight:
+        if not is_sharded(parameter):
+            return LazyWeight(dequantized_like(parameter), partial(dequantized, parameter))
+        if name not in self._gathered:
+            whole = full_tensor(parameter.detach())
+            self._gathered[name] = whole if keep else whole.to("meta")
+        return _made(self._gathered[name])
 
     def factors(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Name of each adapted weight and the two factors of its update: scale * B, and A."""
@@ -95,14 +111,30 @@ class Adapters:
             b, a = (full_tensor(each[_ADAPTER].weight.detach()) for each in (layer.lora_B, layer.lora_A))
             yield f"{name}.weight", b * layer.scaling[_ADAPTER], a
 
-    def merged(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights with the adapters merged."""
-        added = {name: (b, a) for name, b, a in self.factors()}
-        for name, tensor in self.base():
+    def merged(self, *, keep: bool = True) -> LazyWeights:
+        """All weights with the adapters as they are now, each merged whenever it is read, so that no second model is
+        held. All ranks must call this; those with `keep` get the weights."""
+        added = {name: (b, a.clone()) for name, b, a in self.factors()}
+        weights = dict(self.base(keep=keep).weights)
+        for name, weight in weights.items():
             if name in added:
-                b, a = added[name]
-                tensor = (tensor.to(b.dtype) + b @ a).to(tensor.dtype)
-            yield name, tensor
+                weights[name] = LazyWeight(weight.like, partial(_merged, weight.make, *added[name]))
+        return LazyWeights(weights)
+
+    def missing_base_bytes(self) -> int:
+        """Bytes of the sharded base weights that `base` will gather."""
+        if self._gathered:
+            return 0
+        frozen = (each for each in self._model.parameters() if not each.requires_grad and is_sharded(each))
+        return sum(each.numel() * each.itemsize for each in frozen)
+
+    def merge_bytes(self) -> int:
+        """Bytes that merging the largest weight takes: the product of its factors, and the merged weight."""
+        sizes = [
+            layer.lora_B[_ADAPTER].weight.shape[0] * layer.lora_A[_ADAPTER].weight.shape[1]
+            for layer in self._layers.values()
+        ]
+        return max(sizes, default=0) * (4 + self._precision.itemsize)
 
     def save(self, path: Path, *, write: bool) -> None:
         """Saves the adapters. All ranks must call this; one of them writes. The precision of the base weights is
@@ -128,6 +160,17 @@ class Adapters:
 
     def _trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)
+
+
+def _made(weight: Tensor) -> LazyWeight:
+    return LazyWeight(weight, lambda: weight)
+
+
+def _merged(make: Callable[[], Tensor], b: Tensor, a: Tensor) -> Tensor:
+    """Adds b @ a to a weight in the precision of the adapters, in place of the product: that is the largest part."""
+    weight, product = make(), b @ a
+    same = torch.promote_types(weight.dtype, product.dtype) is product.dtype
+    return product.add_(weight if same else weight.to(product.dtype)).to(weight.dtype)
 
 
 def _unfreeze(model: PreTrainedModel, names: Sequence[str], bits: int) -> dict[str, dict[str, torch.nn.Parameter]]:

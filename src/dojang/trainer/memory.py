@@ -7,17 +7,24 @@ the optimizers keep.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from dojang.core.errors import ConfigError
+
 __all__ = [
+    "AUTO",
     "NF4",
     "NF4_BYTES",
     "LayerSizes",
     "activation_bytes",
+    "check_checkpointed_layers",
+    "checkpointed_layers",
     "layer_bytes",
     "logits_bytes",
     "logits_per_chunk",
     "optimizer_bytes",
 ]
 
+AUTO = "auto"
+"""train.gradient_checkpointing whose number of layers is chosen when a run starts."""
 NF4: Mapping[str, Any] = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
 """Quantization of 4-bit weights by bitsandbytes."""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -117,17 +124,36 @@ def activation_bytes(
     *,
     narrow: bool,
     adapted: bool,
-    gradient_checkpointing: bool,
+    gradient_checkpointing: bool | int | str,
     quantized: bool = False,
     longest: int = 0,
 ) -> int:
-    """Bytes per token of all layers; with `gradient_checkpointing`, the inputs of all and the rest of one."""
+    """Bytes per token of all layers. Of layers with gradient checkpointing only the inputs, and the rest of one while
+    it is recomputed: by then the backward pass has freed the layers without."""
     layer = layer_bytes(shape, precision, narrow=narrow, adapted=adapted, quantized=quantized, longest=longest)
     wide = {"half": 2 if narrow else 4, "single": 4, "double": 8}[precision]
     ends = 3 * wide * shape.hidden + _POSITIONS
-    if gradient_checkpointing:
-        return shape.layers * wide * shape.hidden + layer + ends
-    return shape.layers * layer + ends
+    count = checkpointed_layers(gradient_checkpointing, shape.layers)
+    return count * wide * shape.hidden + max(1, shape.layers - count) * layer + ends
+
+
+def checkpointed_layers(setting: bool | int | str, layers: int) -> int:
+    """Number of the first layers that `train.gradient_checkpointing` recomputes, out of `layers`."""
+    if isinstance(setting, str):
+        raise ConfigError(
+            f"train.gradient_checkpointing={setting} becomes a number of layers when a run starts; a trainer by itself "
+            "needs true, false or a number"
+        )
+    return layers * setting if isinstance(setting, bool) else min(setting, layers)
+
+
+def check_checkpointed_layers(setting: bool | int | str, layers: int) -> None:
+    """Raises ConfigError if train.gradient_checkpointing asks for more layers than there are."""
+    if not isinstance(setting, bool | str) and setting > layers:
+        raise ConfigError(
+            f"train.gradient_checkpointing={setting} is a number of layers, but the model has {layers}; set it to "
+            f"{layers} or less, or to true for all"
+        )
 
 
 def logits_per_chunk(*, gpu: bool) -> int:

@@ -10,7 +10,7 @@ from dojang.core.errors import ConfigError, ModelError
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.memory import NF4
 
-__all__ = ["adamw_8bit", "dequantized", "dequantized_weights", "load_quantised"]
+__all__ = ["adamw_8bit", "dequantized", "dequantized_like", "dequantized_weights", "load_quantised"]
 
 _REMEDY = "pip install 'dojang[qlora]'"
 
@@ -40,6 +40,12 @@ def dequantized(parameter: Tensor) -> Tensor:
 
     found: Tensor = functional.dequantize_4bit(parameter.data, state).detach()
     return found
+
+
+def dequantized_like(parameter: Tensor) -> Tensor:
+    """A tensor with the shape and dtype of the dequantised parameter, without its values if it has 4 bits."""
+    state = getattr(parameter, "quant_state", None)
+    return parameter.detach() if state is None else torch.empty(state.shape, dtype=state.dtype, device="meta")
 
 
 def dequantized_weights(source: str, compute: torch.dtype) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ share.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.protocols import Algorithm, Factors, LimitsRatios, TokenBatch, TokenLoss, TokenValues, WeightStore
+from dojang.protocols import Algorithm, LimitsRatios, TokenBatch, TokenLoss, TokenValues, WeightStore
 from dojang.trainer import checkpoint
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.critic import Critic
@@ -35,6 +35,7 @@ from dojang.trainer.optimizer import make_optimizer, module_on_device, optimizer
 from dojang.trainer.packed_attention import use_packed_attention
 from dojang.trainer.packing import MicroBatch, micro_batches
 from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup
+from dojang.trainer.publish import WeightPublisher
 from dojang.trainer.ref_model_sync import restore_reference, save_reference, sync_reference
 from dojang.trainer.teacher_model import Teacher
 from dojang.trainer.token_values import TokenRecorder, per_token
@@ -98,18 +99,17 @@ class TorchTrainer:
         check_heads(*attention_heads(model.config), ranks.sequence)
         self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
         fuse_layers(model)
-        if config.gradient_checkpointing:
-            enable_gradient_checkpointing(model)
+        enable_gradient_checkpointing(model, config.gradient_checkpointing)
         if config.compile:
             compile_layers(model)
         self._model = model
         self._policy = scorer(model)
         self._reference = None if reference is None else scorer(reference)
         self._ranks = ranks
-        self._compute = compute
         self._tokenizer = tokenizer
         self._algorithm = algorithm
         self._weights = weights
+        self._publisher = WeightPublisher(model, self._adapters, weights, config, compute, ranks)
         self._config = config
         self._max_microbatch_tokens = config.microbatch_tokens(gpu=model.device.type == "cuda")
         self._total_updates = total_updates
@@ -121,7 +121,6 @@ class TorchTrainer:
         """Optimizer steps, and skipped ones, without a gradient; the schedule counts both."""
         self._published: int | None = 0
         """Version of the current weights; None if they are not published."""
-        self._has_published = False
         self._entropy_bonus: EntropyController | None = getattr(algorithm, "entropy_bonus", None)
         self._entropy, self._recorder = math.inf, TokenRecorder(enabled=token_values)
         self._optimizer = make_optimizer(self._model, config)
@@ -216,9 +215,7 @@ class TorchTrainer:
             return self._per_token(samples, lambda batch: scorer(batch)[0])
 
     async def publish(self, version: int) -> None:
-        tensors, factors = self._weights_to_publish()
-        if self._ranks.first:
-            self._weights.publish(version, tensors, factors)
+        self._publisher.publish(version)
         self._published = version
 
     async def save(self, path: Path) -> None:
@@ -278,13 +275,7 @@ class TorchTrainer:
             found = max(found, gradient_bytes(self._optimizer) + state)
         else:
             found += state
-        return found + versions * self._published_bytes()
-
-    def _published_bytes(self) -> int:
-        """Bytes of a published version of the weights."""
-        if self._config.lora is not None and self._config.lora.publish == "factors":
-            return gradient_bytes(self._optimizer)  # as large as the factors
-        return sum(each.numel() for each in self._model.parameters()) * self._compute.itemsize
+        return found + versions * self._publisher.version_bytes() + self._publisher.shared_bytes()
 
     async def close(self) -> None:
         if self._ranks.world > 1 and torch.distributed.is_initialized():  # another trainer may have closed it
@@ -292,23 +283,6 @@ class TorchTrainer:
 
     def _trainable(self) -> list[torch.nn.Parameter]:
         return [each for each in self._model.parameters() if each.requires_grad]
-
-    def _weights_to_publish(self) -> tuple[dict[str, Tensor], Factors]:
-        """Weights and LoRA factors to publish. All ranks must call this; the first gets them."""
-        if self._adapters is None:
-            return self._gather((name, full_tensor(each.detach())) for name, each in self._model.named_parameters()), {}
-        if self._config.lora is not None and self._config.lora.publish == "merged":
-            return self._gather(self._adapters.merged()), {}
-        base = {} if self._has_published else self._gather(self._adapters.base())
-        self._has_published = True
-        return base, {name: (b, a) for name, b, a in self._adapters.factors()}
-
-    def _gather(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """Gathers weights one by one: no rank but the first holds two full weights at a time, and the first only in the
-        compute dtype."""
-        if self._ranks.world == 1:
-            return dict(named)
-        return {name: tensor.to(self._compute) for name, tensor in named if self._ranks.first}
 
     def _batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         """Micro-batches of this rank; all ranks have the same number."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dojang.core.checksum import bits
+from dojang.core.lazy_weights import LazyWeights, joined
 from dojang.engine.weight_update import apply_patch
 from dojang.protocols import Patch
 
@@ -89,17 +90,18 @@ def _changed(old_N: Tensor, new_N: Tensor) -> Tensor | None:
     return torch.from_numpy(np.concatenate(found))
 
 
-def encode(tensors: Mapping[str, Tensor], patches: Iterable[Patch]) -> dict[str, Tensor]:
+def encode(tensors: Mapping[str, Tensor], patches: Iterable[Patch]) -> LazyWeights:
     """Encode full tensors and patches. If an element is patched twice, the last value counts; a weight is either full
     or patched."""
-    packed = {f"whole:{name}": tensor for name, tensor in tensors.items()}
+    full = LazyWeights({f"whole:{name}": weight for name, weight in joined(tensors).weights.items()})
+    packed: dict[str, Tensor] = {}
     by_name: dict[str, list[Patch]] = defaultdict(list)
     for patch in patches:
         by_name[patch.name].append(patch)
     for name, some in by_name.items():
         index_N, value_N = _ordered(some)
         packed[f"gap:{name}"], packed[f"value:{name}"] = gaps(index_N), value_N
-    return packed
+    return joined(full, packed)
 
 
 def gaps(index_N: Tensor) -> Tensor:

@@ -21,23 +21,18 @@ import torch
 from torch import Tensor
 
 from dojang.core.checksum import bits, checksum
+from dojang.core.lazy_weights import LazyWeights, joined, like
 from dojang.protocols import Factors, Patch
 from dojang.weight_sync.delta_codec import encode as encode_delta
 from dojang.weight_sync.delta_codec import indices
+from dojang.weight_sync.safetensors_file import CODES
 
 __all__ = ["Buffer", "Pack", "PackKind", "decode", "encode", "encode_parts"]
 
 PackKind = Literal["full", "delta", "factors"]
 Buffer = bytes | bytearray | memoryview
 
-_CODES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-}
+_DTYPES = {code: dtype for dtype, code in CODES.items()}
 _MAX_HEADER = 100_000_000
 """Bytes; the limit of safetensors."""
 _TENSORS: dict[str, set[str]] = {
@@ -79,7 +74,7 @@ def encode_parts(pack: Pack) -> list[Buffer]:
     content = pack.checksum if pack.kind == "full" and not pack.factors else checksum(named)
     header["__metadata__"]["digest"] = _digest(header, content)
     text = _dump(header)
-    data = (bits(tensor.cpu()).view(torch.uint8).numpy().data for tensor in named.values())
+    data = (bits(named[name].cpu()).view(torch.uint8).numpy().data for name in named)
     return [len(text).to_bytes(8, "little") + text, *data]
 
 
@@ -109,22 +104,22 @@ def _metadata(pack: Pack) -> dict[str, str]:
     }
 
 
-def _named_tensors(pack: Pack) -> dict[str, Tensor]:
+def _named_tensors(pack: Pack) -> LazyWeights:
     """Tensors by their names in the stream; the widest dtypes first, so that all are aligned."""
-    named = encode_delta(pack.tensors, pack.patches)
-    named |= {f"lora_b:{name}": b for name, (b, _) in pack.factors.items()}
-    named |= {f"lora_a:{name}": a for name, (_, a) in pack.factors.items()}
-    order = sorted(named, key=lambda name: (-named[name].itemsize, name))
-    return {name: named[name].detach() for name in order}
+    factors = {f"lora_b:{name}": b for name, (b, _) in pack.factors.items()}
+    factors |= {f"lora_a:{name}": a for name, (_, a) in pack.factors.items()}
+    named = joined(encode_delta(pack.tensors, pack.patches), factors)
+    order = sorted(named, key=lambda name: (-like(named, name).itemsize, name))
+    return LazyWeights({name: named.weights[name] for name in order})
 
 
 def _header(metadata: Mapping[str, str], named: Mapping[str, Tensor]) -> dict[str, Any]:
-    codes = {dtype: code for code, dtype in _CODES.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
-    for name, tensor in named.items():
-        start, end = end, end + tensor.nbytes
-        header[name] = {"dtype": codes[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    for name in named:
+        shaped = like(named, name)
+        start, end = end, end + shaped.numel() * shaped.itemsize
+        header[name] = {"dtype": CODES[shaped.dtype], "shape": list(shaped.shape), "data_offsets": [start, end]}
     return header
 
 
@@ -167,7 +162,7 @@ def _read_tensors(header: Mapping[str, Any], body: memoryview) -> dict[str, Tens
         if name == "__metadata__":
             continue
         try:
-            dtype, shape = _CODES[entry["dtype"]], entry["shape"]
+            dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
             if not all(type(size) is int and size >= 0 for size in (*shape, *entry["data_offsets"])):
                 raise ValueError("sizes must not be negative")
             count = math.prod(shape)

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from dojang.core.checksum import checksum
+from dojang.core.lazy_weights import LazyWeights
 from dojang.engine.weight_update import send_and_commit
 from dojang.protocols import ServingEngine
 from dojang.types import Metrics
-from dojang.weight_sync.lora_merge import merge_factors
+from dojang.weight_sync.lora_merge import merged_weights
 from dojang.weight_sync.pack import Buffer, Pack, decode
 
 __all__ = ["LoraBase", "PackReceiver", "apply_pack"]
@@ -43,9 +44,9 @@ class LoraBase:
         """Whether the pack's factors belong to the base weights that are held."""
         return self._checksum == pack.base_checksum
 
-    def merge(self, pack: Pack) -> dict[str, Tensor]:
-        """Return all weights with the pack's factors added. ValueError if they have another base, or do not become the
-        weights that were published."""
+    def merge(self, pack: Pack) -> LazyWeights:
+        """Return all weights with the pack's factors added, each merged when it is read. ValueError if they have
+        another base, or do not become the weights that were published: all are merged once, one by one, to see that."""
         if pack.kind == "full":
             tensors, held = pack.tensors, ""
         else:
@@ -55,11 +56,10 @@ class LoraBase:
                     f"the factors of version {pack.version} belong to base weights with checksum {pack.base_checksum}; "
                     f"held are {held or 'none'}"
                 )
-        merged = dict(tensors)
         for name, (b, a) in pack.factors.items():
             if name not in tensors or tensors[name].shape != (b.shape[0], a.shape[1]):
                 raise ValueError(f"the factors of version {pack.version} do not fit a weight called {name}")
-            merged[name] = merge_factors(tensors[name], b, a, tensors[name].dtype, self._device)
+        merged = merged_weights(tensors, pack.factors, device=self._device)
         if (found := checksum(merged, self._device)) != pack.checksum:
             raise ValueError(f"version {pack.version} has checksum {found} after merging, not {pack.checksum}")
         self._tensors, self._checksum = tensors, held or checksum(tensors, self._device)

@@ -1,6 +1,7 @@
 """Published versions of the weights, kept for engines that load them at different times.
 
-The trainer publishes from its thread while engines fetch from others. A published version is a copy and never changes.
+The trainer publishes from its thread while engines fetch from others. A published version never changes: it is a copy,
+except for LazyWeights, of which each is made when an engine reads it.
 With `deltas`, each version is compared bit by bit with the one before it, on the device that holds them: after a step
 with a small learning rate most elements are unchanged in bfloat16. Only the positions of changed elements are kept;
 their values are read from the version that is asked for, so a chain of deltas has the last value of each element.
@@ -18,9 +19,10 @@ import torch
 from torch import Tensor
 
 from dojang.core.checksum import checksum
+from dojang.core.lazy_weights import LazyWeight, LazyWeights, joined
 from dojang.protocols import Changes, Factors
 from dojang.weight_sync.delta_codec import Positions, changes_at, compare, union
-from dojang.weight_sync.lora_merge import merge_factors
+from dojang.weight_sync.lora_merge import merged_weights
 from dojang.weight_sync.pack import Pack
 
 __all__ = ["DELTA_CHAIN", "WeightVersions"]
@@ -85,8 +87,10 @@ class WeightVersions:
                 self._drop_old()
 
     def fetch(self, version: int) -> Mapping[str, Tensor]:
-        found = dict(self._held(version).weights)
-        _wait_for_device(found)
+        found = self._held(version).weights
+        if not isinstance(found, LazyWeights):
+            found = dict(found)
+            _wait_for_device(found)
         return found
 
     def changes(self, base: int, version: int) -> Changes | None:
@@ -108,7 +112,7 @@ class WeightVersions:
                 return target.factors_pack(base)
             return Pack("full", version, None, "", target.checksum, target.base.tensors, factors=target.factors)
         delta = None if base is None else self.delta(base, version)
-        return delta or Pack("full", version, None, "", target.checksum, dict(target.weights))
+        return delta or Pack("full", version, None, "", target.checksum, target.weights)
 
     def factors(self, version: int) -> Pack | None:
         """Return the LoRA factors of a version, for a receiver of its base weights; None if it has none. LookupError if
@@ -150,10 +154,13 @@ class WeightVersions:
     def _copy(
         self, version: int, tensors: Mapping[str, Tensor], factors: Factors, before: "_Version | None", known: str
     ) -> "_Version":
-        copied = {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in tensors.items()}
-        base = _Base(copied)
-        if factors and before is not None:
-            base = _Base({**before.base.tensors, **copied}) if copied else before.base
+        if isinstance(tensors, LazyWeights):
+            base = _Base(_in_dtype(tensors, self._dtype))
+        else:
+            copied = {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in tensors.items()}
+            base = _Base(copied)
+            if factors and before is not None:
+                base = _Base(_updated(before.base.tensors, copied)) if copied else before.base
         if unknown := factors.keys() - base.tensors.keys():
             raise LookupError(f"factors were given for {min(unknown)}, which is not a weight")
         kept = {name: (b.detach().clone(), a.detach().clone()) for name, (b, a) in factors.items()}
@@ -203,7 +210,7 @@ class _Delta:
 class _Base:
     """Weights that LoRA factors are added to. Versions with the same ones share this object."""
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = tensors
 
     @cached_property
@@ -223,7 +230,7 @@ class _Version:
     @property
     def weights(self) -> Mapping[str, Tensor]:
         """The weights, each merged with its factors when it is read."""
-        return _Merged(self.base.tensors, self.factors, self.dtype) if self.factors else self.base.tensors
+        return merged_weights(self.base.tensors, self.factors, self.dtype) if self.factors else self.base.tensors
 
     @cached_property
     def checksum(self) -> str:
@@ -233,23 +240,21 @@ class _Version:
         return Pack("factors", self.number, base, self.base.checksum, self.checksum, factors=self.factors)
 
 
-class _Merged(Mapping[str, Tensor]):
-    def __init__(self, tensors: Mapping[str, Tensor], factors: Factors, dtype: torch.dtype) -> None:
-        self._tensors, self._factors, self._dtype = tensors, factors, dtype
+def _updated(before: Mapping[str, Tensor], some: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return joined(before, some) if isinstance(before, LazyWeights) else {**before, **some}
 
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._factors:
-            return self._tensors[name]
-        return merge_factors(self._tensors[name], *self._factors[name], self._dtype)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+def _in_dtype(tensors: LazyWeights, dtype: torch.dtype) -> LazyWeights:
+    def convert(each: LazyWeight) -> LazyWeight:
+        alike = torch.empty_like(each.like, dtype=dtype, device="meta")
+        return LazyWeight(alike, lambda: each.make().detach().to(dtype))
 
-    def __len__(self) -> int:
-        return len(self._tensors)
+    return LazyWeights({name: convert(each) for name, each in tensors.weights.items()})
 
 
 def _wait_for_device(tensors: Mapping[str, Tensor]) -> None:
-    """Wait for copies under way: another thread may read them on another CUDA stream."""
+    """Wait for copies under way: another thread may read them on another CUDA stream. What is lazy has none."""
+    if isinstance(tensors, LazyWeights):
+        return
     for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()

@@ -14,12 +14,13 @@ from weakref import finalize
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dojang.core.checksum import checksum
+from dojang.core.lazy_weights import joined, like
 from dojang.engine.weight_update import StagedUpdate, apply_patch
 from dojang.weight_sync.delta_codec import encode
+from dojang.weight_sync.safetensors_file import write_safetensors
 
 __all__ = ["DeltaWeightFiles", "WeightFiles", "read"]
 
@@ -76,12 +77,11 @@ class WeightFiles:
 
     def write(self, update: StagedUpdate) -> Path:
         """Write all weights, as they are after the update, to a file."""
-        tensors = {} if update.base is None else self.loaded()
-        tensors |= update.tensors
+        tensors = joined({} if update.base is None else self.loaded(), update.tensors)
         fresh: dict[str, Tensor] = {}
         for patch in update.patches:
             apply_patch(fresh.setdefault(patch.name, tensors[patch.name].detach().clone()), patch)
-        return self._save(update, tensors | fresh)
+        return self._save(update, joined(tensors, fresh))
 
     def update_info(self, update: StagedUpdate, path: Path, expected: str | None) -> dict[str, Any]:
         """Return vLLM's update info for the file. ValueError if the checksum is not the expected one."""
@@ -107,7 +107,7 @@ class WeightFiles:
     def _save(self, update: StagedUpdate, tensors: Mapping[str, Tensor]) -> Path:
         self._count += 1
         path = self._make_folder() / f"{update.version}-{self._count}.safetensors"
-        save_file(_to_saveable(tensors), path)
+        write_safetensors(path, tensors)
         return path
 
     def _make_folder(self) -> Path:
@@ -152,7 +152,7 @@ class DeltaWeightFiles(WeightFiles):
         if update.base is None:
             self._next = checksum(update.tensors)
             _compare(update, self._next, expected)
-            self._weights = {name: each.to("meta") for name, each in update.tensors.items()}
+            self._weights = {name: like(update.tensors, name).to("meta") for name in update.tensors}
         elif expected is None:
             raise ValueError(
                 f"the update to version {update.version} is a delta; pass the checksum of all weights to commit()"
@@ -179,21 +179,9 @@ class _UncheckedUpdate(StagedUpdate):
 
     async def send(self, tensors: Mapping[str, Tensor]) -> None:
         self._check_open()
-        self.tensors |= tensors
+        self.tensors = joined(self.tensors, tensors)
 
 
 def _compare(update: StagedUpdate, found: str, expected: str | None) -> None:
     if expected not in (None, found):
         raise ValueError(f"the weights of version {update.version} have checksum {found}, not {expected}")
-
-
-def _to_saveable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors that safetensors can save: on the CPU, contiguous, and without shared memory."""
-    seen: set[int] = set()
-    plain: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        one = tensor.detach().cpu().contiguous()
-        pointer = one.untyped_storage().data_ptr()
-        plain[name] = one.clone() if pointer in seen else one
-        seen.add(pointer)
-    return plain

@@ -71,6 +71,27 @@ def test_a_run_that_does_not_fit_is_reported_with_settings_that_help() -> None:
     assert planned.needs.peak - other.needs.peak == several.saves
 
 
+def test_the_fewest_layers_with_gradient_checkpointing_that_fit_are_advised() -> None:
+    large = ("smollm2-code", "train.max_tokens_per_microbatch=30000")
+
+    def fit(setting: object) -> str:
+        asked = subject(*large, f"train.gradient_checkpointing={setting}")
+        return estimate(asked, INSTANCES["g5.xlarge"]).fit
+
+    assert (fit("false"), fit("true")) == ("tight", "yes")
+    asked = subject(*large, "train.gradient_checkpointing=false")
+    first = knobs(asked, estimate(asked, INSTANCES["g5.xlarge"]))[0]
+    name, _, count = first.setting.partition("=")
+    assert (name, first.fits) == ("train.gradient_checkpointing", True)
+    assert 0 < int(count) < 30
+    assert (fit(int(count) - 1), fit(int(count))) == ("tight", "yes")
+
+
+def test_more_layers_than_the_model_has_are_foreseen() -> None:
+    said = [each.said for each in found(subject("quickstart", "train.gradient_checkpointing=99"), "c7i.4xlarge")]
+    assert any("train.gradient_checkpointing=99 is a number of layers, but the model has" in each for each in said)
+
+
 def test_where_nothing_suffices_nothing_is_promised() -> None:
     asked = subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B")
     assert together(asked, estimate(asked, INSTANCES["g5.xlarge"])) is None

@@ -65,6 +65,19 @@ def test_updates_took_about_what_is_planned(
     assert planned == pytest.approx(seconds, rel=0.1)
 
 
+def test_layers_with_gradient_checkpointing_save_memory_and_take_time() -> None:
+    def planned(setting: str) -> tuple[float, float]:
+        asked = subject("smollm2-code", f"train.gradient_checkpointing={setting}", shape=H200_SMOLLM2)
+        found = estimate(asked, H200)
+        seconds = update_s(Machine(H200), asked.planned_models()["policy"], found.work, "policy", found.layout)
+        return seconds, found.needs.parts["activations"]
+
+    some = [planned(setting) for setting in ("0", "10", "20", "30")]
+    assert some == sorted(some)
+    assert [memory for _, memory in some] == sorted((memory for _, memory in some), reverse=True)
+    assert (some[0], some[-1]) == (planned("false"), planned("true"))
+
+
 def test_the_rollouts_of_the_benchmark_took_about_what_is_planned() -> None:
     times = estimate(subject("smollm2-code", "rollout.max_tokens=256", shape=H200_SMOLLM2), H200).times
     assert times.answered / times.generate == pytest.approx(252_000, rel=0.15)

@@ -135,6 +135,18 @@ def test_their_gradient_is_that_of_the_product(make: Callable[..., TorchTrainer]
         )
 
 
+@pytest.mark.parametrize("bits", [16, 4])
+def test_recomputing_changes_no_gradient(make: Callable[..., TorchTrainer], groups: list[Group], bits: int) -> None:
+    found = []
+    for setting in (False, 1, True):
+        trainer = make(lora=LORA.model_copy(update={"base_bits": bits}), gradient_checkpointing=setting)
+        figures = asyncio.run(trainer.forward_backward(groups))
+        found.append((figures, [each.grad for each in trainer._trainable()]))
+    for figures, gradients in found[1:]:
+        assert figures == found[0][0]
+        torch.testing.assert_close(gradients, found[0][1], rtol=0, atol=0)
+
+
 def test_only_adapters_learn_and_what_is_saved_is_pefts(
     make: Callable[..., TorchTrainer], groups: list[Group], folder: Path, tmp_path: Path
 ) -> None:

@@ -65,6 +65,9 @@ def test_ranks_learn_what_one_process_learns(found: tuple[int, dict[str, Any]], 
     for sequence in SEQUENCES[world]:
         mine = results[f"{case}, {sequence}"]
         same(mine, expected, tolerance)
+        assert mine["published"].keys() == expected["published"].keys()
+        for name, tensor in mine["published"].items():
+            torch.testing.assert_close(tensor, expected["published"][name], rtol=tolerance, atol=tolerance)
         for own, other in zip(mine["scores"], expected["scores"], strict=True):
             assert own == pytest.approx(other, rel=tolerance)
         assert len(mine["token_values"]) == 2 * sum(len(group.samples) for group in groups())

@@ -28,7 +28,7 @@ from dojang.algos.m2po import M2poConfig
 from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
-from dojang.core.errors import RunDirError, TrainingError
+from dojang.core.errors import ConfigError, RunDirError, TrainingError
 from dojang.protocols import LossAggregation
 from dojang.trainer.checkpoint import read_weights, save_weights
 from dojang.trainer.config import TrainConfig
@@ -274,12 +274,28 @@ def test_corrections_compare_the_engine_with_what_the_trainer_thought(make: Make
 
 def test_recomputing_changes_nothing(make: Make, relatives: list[Group]) -> None:
     found = []
-    for enable_gradient_checkpointing in (False, True):
-        trainer, model = make(gradient_checkpointing=enable_gradient_checkpointing)
-        assert model.is_gradient_checkpointing is enable_gradient_checkpointing
+    for setting, layers in ((False, []), (0, []), (1, [True, False]), (2, [True, True]), (True, [True, True])):
+        trainer, model = make(gradient_checkpointing=setting)
+        assert model.is_gradient_checkpointing is any(layers)
+        if layers:
+            assert [each.gradient_checkpointing for each in model.model.layers] == layers
         found.append((asyncio.run(trainer.forward_backward(relatives)), gradient(model)))
-    assert found[0][0] == found[1][0]
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=0)
+    for each in found[1:]:
+        assert found[0][0] == each[0]
+        torch.testing.assert_close(found[0][1], each[1], rtol=0, atol=0)
+
+
+def test_more_layers_than_the_model_has_are_refused(make: Make) -> None:
+    with pytest.raises(
+        ConfigError, match=r"train\.gradient_checkpointing=3 is a number of layers, but the model has 2"
+    ):
+        make(gradient_checkpointing=3)
+
+
+@pytest.mark.parametrize("setting", [-1, -24])
+def test_a_negative_number_of_layers_is_refused(setting: int) -> None:
+    with pytest.raises(ValueError, match=f"{setting} is no number of layers; set 0 or more"):
+        TrainConfig(gradient_checkpointing=setting)
 
 
 def test_calls_accumulate_until_the_step(make: Make, groups: list[Group]) -> None:

@@ -48,10 +48,22 @@ CASES: Mapping[str, tuple[PolicyGradientConfig, dict[str, Any]]] = {
         GrpoConfig(loss_aggregation="sequences"),
         {"gradient_checkpointing": True, "max_tokens_per_microbatch": 25},
     ),
+    "recompute one layer": (
+        GrpoConfig(kl_coef=0.1),
+        {"gradient_checkpointing": 1, "lora": LoraConfig(rank=4), "max_tokens_per_microbatch": 25},
+    ),
     "lora": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4)}),
+    "lora factors": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4, publish="factors")}),
     "modules_to_save": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4, modules_to_save=("lm_head",))}),
     "ppo": (PpoConfig(), {"max_tokens_per_microbatch": 30, "critic": CriticConfig(lr=1e-2)}),
-    "qlora": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4, base_bits=4), "max_tokens_per_microbatch": 40}),
+    "qlora": (
+        GrpoConfig(kl_coef=0.1),
+        {
+            "lora": LoraConfig(rank=4, base_bits=4),
+            "max_tokens_per_microbatch": 40,
+            "gradient_checkpointing": 1,
+        },
+    ),
 }
 
 
@@ -145,7 +157,14 @@ def play(case: str, ranks: ProcessGroup) -> dict[str, Any]:
     if trainer._critic is not None:
         scores += asyncio.run(trainer.compute_values(samples))
     values = [[*each.logprobs.tolist(), *each.entropies.tolist()] for each in recorded]
-    return {"metrics": found, "weights": weights(trainer), "scores": scores, "token_values": values}
+    published = published_weights(trainer)
+    return {
+        "metrics": found,
+        "weights": weights(trainer),
+        "published": published,
+        "scores": scores,
+        "token_values": values,
+    }
 
 
 def steps(trainer: TorchTrainer) -> dict[str, float]:
@@ -158,6 +177,13 @@ def steps(trainer: TorchTrainer) -> dict[str, float]:
 def weights(trainer: TorchTrainer) -> dict[str, torch.Tensor]:
     named = trainer._model.named_parameters()
     return {name: full_tensor(tensor.detach()).clone() for name, tensor in named if tensor.requires_grad}
+
+
+def published_weights(trainer: TorchTrainer) -> dict[str, torch.Tensor]:
+    """What engines get after two publications; on other ranks than the first, nothing."""
+    for version in range(2):
+        asyncio.run(trainer.publish(version))
+    return {name: each.clone() for name, each in trainer._weights.fetch(1).items()} if trainer._ranks.first else {}
 
 
 def resumed(path: Path, ranks: ProcessGroup) -> dict[str, Any]:

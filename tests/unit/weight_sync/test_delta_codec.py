@@ -1,5 +1,6 @@
 """Delta encoding, and the receiver that applies deltas."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -158,9 +159,9 @@ class TestDeltaReceiver:
     ) -> dict[str, Tensor]:
         return dict(receiver.receive(path, expected, base=base, keep=keep, device=CPU))
 
-    def save(self, folder: Path, tensors: dict[str, Tensor]) -> Path:
+    def save(self, folder: Path, tensors: Mapping[str, Tensor]) -> Path:
         path = folder / "weights.safetensors"
-        save_file(tensors, path)
+        save_file(dict(tensors), path)
         return path
 
     def test_consecutive_deltas(self, tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ class TestDeltaReceiver:
         receiver, first, second = DeltaReceiver(), weights(), changed(weights(), 0.05)
         changes = found(first, second)
         delta = tmp_path / "delta.safetensors"
-        save_file(encode(changes.tensors, changes.patches), delta)
+        save_file(dict(encode(changes.tensors, changes.patches)), delta)
         with pytest.raises(ValueError, match="held are none"):
             self.receive(receiver, delta, changes.checksum, checksum(first))
         self.receive(receiver, self.save(tmp_path, first), checksum(first))

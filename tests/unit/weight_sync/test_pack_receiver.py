@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.checksum import bits, checksum
+from dojang.core.lazy_weights import LazyWeights, joined
 from dojang.engine.torch_engine import TorchEngine
-from dojang.protocols import Patch, ServingEngine
+from dojang.protocols import Factors, Patch, ServingEngine
 from dojang.types import Sampling
 from dojang.weight_sync.pack import Pack, decode, encode
 from dojang.weight_sync.pack_receiver import LoraBase, PackReceiver, apply_pack
@@ -121,10 +122,11 @@ def test_factors_that_merge_to_other_weights_here_come_merged(
     sender, engine = Sender(torch.float32, keep=2, deltas=2), DictEngine(weights(0.0, torch.float32))
     receiver = PackReceiver(as_engine(engine))
 
-    def other(weight: Tensor, b: Tensor, a: Tensor, dtype: torch.dtype, device: torch.device | None) -> Tensor:
-        return weight + (b @ a) * (1 + 1e-6)
+    def other(tensors: Mapping[str, Tensor], factors: Factors, *, device: torch.device | None) -> LazyWeights:
+        changed = {name: tensors[name] + (b @ a) * (1 + 1e-6) for name, (b, a) in factors.items()}
+        return joined(tensors, changed)
 
-    monkeypatch.setattr("dojang.weight_sync.pack_receiver.merge_factors", other)
+    monkeypatch.setattr("dojang.weight_sync.pack_receiver.merged_weights", other)
 
     async def play() -> None:
         sender.publish_factors(0, weights(1.0))

@@ -21,6 +21,7 @@ from pathlib import Path
 from dojang.cluster.sagemaker.payload import ROOT, load
 from dojang.core.errors import DojangError, Interrupted
 from dojang.core.run_dir import RunDir
+from dojang.planning.checkpointed_layers import resolve_for_this_machine
 from dojang.runs import training
 from dojang.runs.export import export
 
@@ -53,7 +54,7 @@ def _train(root: Path, overrides: Sequence[str]) -> RunDir:
     if lost := directory.drop_fragments():
         sys.stdout.write(f"removed incomplete checkpoints, whose copy to S3 was cut: {', '.join(lost)}\n")
     wanted = [*payload.overrides, *payload.channel_overrides(root), *overrides]
-    training.run(payload.recipe, wanted, directory.path, resume=directory.run.exists())
+    training.run(payload.recipe, wanted, directory.path, resume=directory.run.exists(), fit=resolve_for_this_machine)
     return directory
 
 
