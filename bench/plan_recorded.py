@@ -53,6 +53,8 @@ class Run:
     """Whether a constant of the plan comes from it."""
     first: int = 2
     """First step that counts."""
+    merged_at_once: bool = False
+    """Whether it is from before LoRA weights were merged one by one: it held two merged copies of each model."""
 
     @property
     def config(self) -> RunConfig:
@@ -113,6 +115,7 @@ RUNS: Sequence[Run] = (
         "qlora/metrics",
         "gsm8k-qwen2.5-coder-1.5b-qlora",
         ("rollout.engine.kv_cache_gb=8", "train.gradient_checkpointing=false", "train.max_tokens_per_microbatch=16384"),
+        merged_at_once=True,
     ),
     _qwen(
         "stream, LoRA, coder and tester",
@@ -120,6 +123,7 @@ RUNS: Sequence[Run] = (
         "coder-tester-1.5b",
         ("judge.workers=10",),
         prompt=MBPP,
+        merged_at_once=True,
     ),
     _smollm2("sync, GRPO", "lag/grpo-0", (*_LAG[1:], "loop.mode=sync"), alone=False),
     _smollm2("lag 8", "lag/m2po-8", (*_LAG, "loop.mode=overlap", "loop.lag=8"), alone=False),
@@ -170,7 +174,7 @@ def compare(run: Run) -> Compared:
         "step": [each.times.run_step for each in found],
         "rollout": [each.times.rollout for each in found],
         "update": [each.times.update for each in found],
-        "memory": [max(_allocated_gb(each) for each in found)],
+        "memory": [max(_allocated_gb(each) for each in found) + (_merged_gb(config) if run.merged_at_once else 0)],
     }
     return Compared(
         run,
@@ -187,6 +191,12 @@ def _update_s(row: Mapping[str, float]) -> float:
 
 def _allocated_gb(found: Estimate) -> float:
     return (found.needs.peak - found.needs.parts["process"]) / 1e9
+
+
+def _merged_gb(config: RunConfig) -> float:
+    """Two copies of the weights of each model, in half precision."""
+    shapes = (find_shape(each.model.name, torch_engine=True)[0] for each in config.roles().values())
+    return sum(2 * 2 * shape.parameters for shape in shapes if shape is not None) / 1e9
 
 
 def _plan(run: Run, config: RunConfig, row: Mapping[str, float]) -> Estimate:

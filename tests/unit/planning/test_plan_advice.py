@@ -50,7 +50,7 @@ def test_recipes_fit_what_they_say_they_want() -> None:
 
 def test_a_run_that_does_not_fit_is_reported_with_settings_that_help() -> None:
     large = ("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "rollout.prompts_per_step=16", "algo.kl_coef=0.1")
-    asked = subject(*large, "train.max_tokens_per_microbatch=16384")
+    asked = subject(*large, "train.max_tokens_per_microbatch=24576")
     planned = estimate(asked, INSTANCES["h200"])
     assert planned.fit == "no"
     assert any("will probably not fit" in each.said for each in predict_problems(asked, planned))
