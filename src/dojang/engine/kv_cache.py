@@ -9,6 +9,7 @@ next turn of a conversation continues the pages of the last one (prefix_cache.py
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import numpy as np
 import torch
@@ -52,6 +53,8 @@ class KvCache:
         """Number of pages; 0 until the first request, when the budget is known."""
         self._pool = PagePool(0)
         self._rows: list[list[int]] = []
+        self._room: list[int] = []
+        """Tokens that fit into the pages of each row."""
         self.page_table: NDArray[np.int32] = np.zeros((max_num_seqs, pages_for(shape.context)), np.int32)
         """Pages of each running sequence, [rows, pages]; 0 where it has none."""
         self.on_pressure: Callable[[], bool] = bool
@@ -130,7 +133,7 @@ class KvCache:
         for first in range(0, len(pairs), _PAGES_PER_COPY):
             source_N, target_N = torch.tensor(pairs[first : first + _PAGES_PER_COPY], device=self._device).unbind(1)
             for each_LPKTD in (self.keys_LPKTD, self.values_LPKTD):
-                each_LPKTD[:, target_N] = each_LPKTD[:, source_N]
+                each_LPKTD.index_copy_(1, target_N, each_LPKTD.index_select(1, source_N))
 
     def read(self, layer: int, pages: Sequence[int], tokens: int) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values of the first `tokens` tokens in these pages, [K, T, D] each."""
@@ -147,17 +150,23 @@ class KvCache:
         """Give the next row to a sequence that holds these pages."""
         self.page_table[len(self._rows), : len(pages)] = pages
         self._rows.append(pages)
+        self._room.append(len(pages) * PAGE_TOKENS)
 
-    def missing(self, row: int, tokens: int) -> int:
-        """Pages that a row lacks for `tokens` tokens."""
-        return max(0, pages_for(tokens) - len(self._rows[row]))
-
-    def extend(self, row: int, tokens: int) -> None:
-        """Take the pages that a row lacks for `tokens` tokens."""
-        if count := self.missing(row, tokens):
+    def extend(self, rows: Sequence[int], tokens: Sequence[int]) -> bool:
+        """Take the pages that rows lack for so many tokens of each; False if there are too few."""
+        short = [(row, count) for row, count in zip(rows, tokens, strict=True) if count > self._room[row]]
+        if not short:
+            return True
+        missing = [pages_for(count) - len(self._rows[row]) for row, count in short]
+        if not self.has(sum(missing)):
+            return False
+        fresh = iter(self.take(sum(missing)))
+        for (row, _), count in zip(short, missing, strict=True):
             pages = self._rows[row]
-            self.page_table[row, len(pages) : len(pages) + count] = fresh = self.take(count)
-            pages += fresh
+            pages += islice(fresh, count)
+            self.page_table[row, len(pages) - count : len(pages)] = pages[-count:]
+            self._room[row] = len(pages) * PAGE_TOKENS
+        return True
 
     @property
     def used_width(self) -> int:
@@ -167,9 +176,10 @@ class KvCache:
     def leave(self, row: int) -> list[int]:
         """Remove a row and return its pages, which the caller holds now. The last row takes its place."""
         pages, last = self._rows[row], len(self._rows) - 1
-        self._rows[row] = self._rows[last]
+        self._rows[row], self._room[row] = self._rows[last], self._room[last]
         self.page_table[row] = self.page_table[last]
         self.page_table[last, : len(self._rows.pop())] = 0
+        self._room.pop()
         return pages
 
     def _size(self) -> int:

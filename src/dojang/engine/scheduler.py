@@ -308,15 +308,16 @@ class Scheduler:
         """Start the next decode steps of all running sequences."""
         while True:
             running = list(self._running)
-            left = [self._limit(seq) - seq.length for seq in running]
+            lengths = [seq.length for seq in running]
+            left = [self._limit(seq) - length for seq, length in zip(running, lengths, strict=True)]
             steps = self._runner.num_steps([seq.request.sampling for seq in running], left)
-            if self._extend_rows(range(len(running)), running, steps):
+            if self._cache.extend(range(len(running)), _stored(lengths, left, steps)):
                 break
             if not self._waiting.give_way():
                 if len(running) == 1:
                     self._cache.check(self._limit(running[0]))
-                self._preempt(min(range(len(running)), key=lambda row: (running[row].length, -row)))
-        tokens, positions = [seq.tokens[-1] for seq in running], [seq.length - 1 for seq in running]
+                self._preempt(min(range(len(running)), key=lambda row: (lengths[row], -row)))
+        tokens, positions = [seq.tokens[-1] for seq in running], [length - 1 for length in lengths]
         result = self._runner.decode(tokens, positions, self._step_inputs(running, steps))
         return _InFlight(running, left, steps, result)
 
@@ -325,22 +326,13 @@ class Scheduler:
         row_of = {seq: row for row, seq in enumerate(self._running)}
         kept = [at for at, seq in enumerate(current.sequences) if seq in row_of and current.left[at] > current.steps]
         sequences = [current.sequences[at] for at in kept]
-        rows = [row_of[seq] for seq in sequences]
+        rows, lengths = [row_of[seq] for seq in sequences], [seq.length + current.steps for seq in sequences]
         left = [current.left[at] - current.steps for at in kept]
         steps = self._runner.num_steps([seq.request.sampling for seq in sequences], left) if kept else 0
-        if not kept or not self._extend_rows(rows, sequences, current.steps + steps):
+        if not kept or not self._cache.extend(rows, _stored(lengths, left, steps)):
             return None
         inputs = self._step_inputs(sequences, steps, current.steps)
         return _InFlight(sequences, left, steps, self._runner.continue_decoding(kept, rows, inputs))
-
-    def _extend_rows(self, rows: abc.Sequence[int], sequences: abc.Sequence[Sequence], steps: int) -> bool:
-        """Give sequences, in these rows, the pages of their next `steps` tokens; False if there are too few."""
-        needed = [min(seq.length - 1 + steps, self._limit(seq)) for seq in sequences]
-        if not self._cache.has(sum(map(self._cache.missing, rows, needed))):
-            return False
-        for row, tokens in zip(rows, needed, strict=True):
-            self._cache.extend(row, tokens)
-        return True
 
     def _collect(self, current: _InFlight) -> None:
         rows = {seq: row for row, seq in enumerate(self._running)}
@@ -398,3 +390,8 @@ class Scheduler:
         )
         if len(request.finished) == request.n:
             request.deliver(request)
+
+
+def _stored(lengths: abc.Sequence[int], left: abc.Sequence[int], steps: int) -> list[int]:
+    """Tokens of each sequence whose keys and values are stored after `steps` more steps: not yet those of the last."""
+    return [length - 1 + min(steps, more + 1) for length, more in zip(lengths, left, strict=True)]

@@ -61,7 +61,7 @@ def scored(decoder: Decoder) -> list[Tensor]:
     prefixes, scores = read(decoder, cache, known, chunk=12)
     for at, prefix in enumerate(prefixes):
         cache.enter(prefix.pages)
-        cache.extend(at, len(PROMPTS[at]))
+        assert cache.extend([at], [len(PROMPTS[at])])
     decoded: list[list[Tensor]] = [[each] for each in scores]
     length = [len(each) for each in known]
     while any(each < len(prompt) for each, prompt in zip(length, PROMPTS, strict=True)):
