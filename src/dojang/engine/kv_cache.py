@@ -153,7 +153,7 @@ class KvCache:
         self._room.append(len(pages) * PAGE_TOKENS)
 
     def extend(self, rows: Sequence[int], tokens: Sequence[int]) -> bool:
-        """Take the pages that rows lack for so many tokens of each; False if there are too few."""
+        """Take the pages that these rows lack for `tokens` of each; False if there are too few."""
         short = [(row, count) for row, count in zip(rows, tokens, strict=True) if count > self._room[row]]
         if not short:
             return True
