@@ -121,6 +121,8 @@ class TorchEngine:
         """Whether weights were loaded from the store: the first ones are full."""
         self._pause_s = 0.0
         """Seconds without decoding of the last update."""
+        self._preempted = 0
+        """Preempted sequences that the metrics have."""
         self._checksum: str | None = None
         """Checksum that the weights had after the last update; None: not known."""
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -169,7 +171,9 @@ class TorchEngine:
         with explain_out_of_memory("the engine's weights", _MORE_MEMORY):
             whole = await load_weights(self.begin, self._weights, version, base=base)
         self._loaded = True
-        return {"timing_s/load_pause": self._pause_s, **({"weights/whole": float(whole)} if self._deltas else {})}
+        before, self._preempted = self._preempted, self._scheduler.preempted
+        figures = {"timing_s/load_pause": self._pause_s, "perf/preempted": float(self._preempted - before)}
+        return figures | ({"weights/whole": float(whole)} if self._deltas else {})
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         if self._update is not None:

@@ -283,6 +283,14 @@ ROWS = (
             Metric("perf/max_memory_allocated_gb", "Largest GPU memory in use so far, of the trainer's process.", "GB"),
             Metric("perf/max_memory_reserved_gb", "The same with what PyTorch has cached.", "GB"),
         ),
+        panel(
+            "Preemptions",
+            Metric(
+                "perf/preempted",
+                "Sequences that gave their part of the KV cache to others and were prefilled again.",
+                "sequences",
+            ),
+        ),
         panel("Weight sync", Metric("weights/bytes", "Bytes written to send weights to vLLM.", "bytes")),
         panel(
             "Full weight syncs",

@@ -292,7 +292,7 @@ def test_conversations_with_short_pages(make: MakeEngine, small_pages: int) -> N
 
 def test_new_weights_while_pages_are_short(make: MakeEngine) -> None:
     """What is prefilled again has the new weights; nothing is lost."""
-    work = asks(5, 25)
+    work, figures = asks(5, 25), list[float]()
     engine, _ = make(20)
 
     async def play(engine: TorchEngine) -> list[list[Completion]]:
@@ -301,10 +301,14 @@ def test_new_weights_while_pages_are_short(make: MakeEngine) -> None:
         for version in range(1, 6):
             engine._weights.publish(version, weights)  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
-            await engine.load(version)
-        return await asked
+            figures.append((await engine.load(version))["perf/preempted"])
+        answers = await asked
+        engine._weights.publish(6, weights)  # type: ignore[attr-defined]
+        figures.append((await engine.load(6))["perf/preempted"])
+        return answers
 
     assert tokens_of(run(engine, play)) == tokens_of(run(make()[0], lambda engine: together(engine, work)))
+    assert sum(figures) == engine._scheduler.preempted > 0
 
 
 def test_a_sequence_that_no_longer_fits_is_an_error_and_the_engine_continues(
