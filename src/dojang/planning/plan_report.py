@@ -109,7 +109,7 @@ def _parts(needs: Needs) -> Iterator[str]:
         yield f"  {'*' if name in full else ' '} {name:<20} {size / GIB:8.3f} GiB"
     yield f"  = {'peak, in ' + needs.fullest:<20} {needs.peak / GIB:8.3f} GiB   (parts of the peak have a *)"
     if needs.cache is not None:
-        yield f"    {needs.cache.slots} sequences of {needs.cache.length} tokens on average at a time"
+        yield f"    {needs.cache.slots} sequences at a time, of {needs.cache.length} tokens on average"
 
 
 def _time(found: Estimate) -> Iterator[str]:
