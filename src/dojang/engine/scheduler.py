@@ -179,7 +179,7 @@ class Scheduler:
             return self._release_if_idle()
         try:
             current = self._in_flight or self._decode()
-            # While no sequence waits for a slot, start the next steps before collecting these: the GPU never idles.
+            # While no sequence waits to run, start the next steps before collecting these: the GPU never idles.
             self._in_flight = None
             if not self._waiting and self._runner.can_continue([seq.request.sampling for seq in current.sequences]):
                 self._in_flight = self._decode_ahead(current)

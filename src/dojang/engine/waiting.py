@@ -98,8 +98,8 @@ class WaitingQueue:
 
     def copy(self) -> None:
         """Make the copies that sequences were given."""
-        self._cache.copy(self._copies)
-        self._copies = []
+        copies, self._copies = self._copies, []  # also if it fails: the pages may be others' next time
+        self._cache.copy(copies)
 
     def give_way(self) -> bool:
         """Forget what was prefilled for the last sequence that has pages; False if none has."""

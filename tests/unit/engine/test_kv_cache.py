@@ -251,6 +251,24 @@ def test_many_more_sequences_run_than_could_be_of_full_length(make: MakeEngine, 
     assert seen.most_running >= 20 * of_full_length
 
 
+def test_running_out_of_memory_while_pages_are_copied(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples that were about to run wait again, and the copies are not made later, into pages of others."""
+    work = asks(11, 12)
+    engine, _ = make()
+    cache, failures = engine._scheduler._cache, [True, False, True]
+    copy = cache.copy
+
+    def scarce(pairs: Sequence[tuple[int, int]]) -> None:
+        if pairs and failures and failures.pop():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        copy(pairs)
+
+    monkeypatch.setattr(cache, "copy", scarce)
+    found = run(engine, lambda engine: together(engine, work))
+    assert not failures
+    assert tokens_of(found) == tokens_of(run(make()[0], lambda engine: together(engine, work)))
+
+
 def test_cancelled_requests_give_their_pages_back(make: MakeEngine) -> None:
     work = asks(3, 40)
     engine, _ = make(20)
