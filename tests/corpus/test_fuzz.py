@@ -35,7 +35,7 @@ RIGHT_CPP = Submission(
     "#include <cstdio>\nint main() { int a, b; scanf(\"%d%d\", &a, &b); printf(\"%d\", a + b); }",
     TestSuite((IoTest("1 2", "3"),), Limits(cpu_s=10)),
 )  # fmt: skip
-STEADY = Limits(cpu_s=2.0, wall_s=2.0, compile_s=60.0)
+STEADY = Limits(cpu_s=2.0, wall_s=5.0, compile_s=60.0)
 LIMITS = {Outcome.TIME_LIMIT, Outcome.MEMORY_LIMIT, Outcome.OUTPUT_LIMIT}
 """Outcomes of endless programs; which limit they hit first is random."""
 

@@ -1,8 +1,9 @@
 """Builds one policy of a run in this process: model, tokenizer, prompt renderer, engine and trainer."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import (
@@ -251,7 +252,7 @@ def check_model(config: RunConfig) -> None:
     source, size = models.local(config.model.name), config.rollout.engine.gpus()
     known = models.read_config(config.model.name)
     check_modules(known, config.train.lora)
-    if isinstance(layers := (known or {}).get("num_hidden_layers"), int):
+    if (layers := _layer_count(known)) is not None:
         check_checkpointed_layers(config.train.gradient_checkpointing, layers)
     if source is None or max(config.train.sequence_parallel, size) == 1:
         return
@@ -262,6 +263,17 @@ def check_model(config: RunConfig) -> None:
         raise ConfigError(
             f"rollout.engine.tensor_parallel_size={size} does not divide the model's {heads} attention heads"
         )
+
+
+def _layer_count(known: Mapping[str, Any] | None) -> int | None:
+    """Number of layers of the language model, which some families call otherwise or describe in a part of the config;
+    None if it is not known."""
+    try:
+        settings = AutoConfig.for_model(**known).get_text_config() if known else None
+    except (TypeError, ValueError):
+        return None  # a family that transformers does not know
+    layers = getattr(settings, "num_hidden_layers", None)
+    return layers if isinstance(layers, int) else None
 
 
 def check_processes(config: RunConfig) -> None:

@@ -88,10 +88,15 @@ def to_tree(config: RunConfig, *, absolute: bool = False) -> dict[str, Any]:
 def differences(saved: RunConfig, wanted: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Dotted keys whose values differ, with both values. A default that is written out is no difference."""
     old, new = (dict(flatten(config.model_dump(mode="json"))) for config in (saved, wanted))
-    changed = {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
+    changed = {key: (old.get(key), new.get(key)) for key in {**old, **new} if _differ(old.get(key), new.get(key))}
     if saved.loop.staleness == wanted.loop.staleness:
         changed.pop("loop.lag", None)
     return changed
+
+
+def _differ(old: Any, new: Any) -> bool:
+    """Python's 1 == True, but a number of layers is not a switch."""
+    return old != new or isinstance(old, bool) != isinstance(new, bool)
 
 
 def read_section(key: Literal["task", "judge"], tree: Any) -> Any:

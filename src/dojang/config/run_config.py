@@ -253,7 +253,8 @@ class RunConfig(Section):
         if self.runtime.name == "ray" and train.gradient_checkpointing == "auto":
             yield (
                 "train.gradient_checkpointing=auto is chosen for the GPU of this machine, and with runtime.name=ray "
-                "trainers are on others; set a number of layers (`dojang plan` names one), or true"
+                "trainers are on others; set a number of layers (`dojang plan` names one where a run does not fit), or "
+                "true"
             )
         if not isinstance(self.runtime, RayConfig):
             for key in ("engines", "trainers") if tester else ():

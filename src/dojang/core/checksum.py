@@ -23,11 +23,15 @@ _ODD = (0x5851F42D4C957F2D, 0x2545F4914F6CDD1D)  # multiplying by an odd number 
 
 def checksum(tensors: "Mapping[str, Tensor]", device: "torch.device | None" = None) -> str:
     """Checksum of named weights; computed on `device`, if given, to which they are copied chunk by chunk."""
-    lines = [(name, f"{tensor.dtype} {tuple(tensor.shape)}", _sum(tensor, device)) for name, tensor in tensors.items()]
+    lines = [_line(name, tensors[name], device) for name in tensors]  # one at a time: they may be made when read
     digest = hashlib.blake2b(digest_size=8)
     for name, kind, total in sorted(lines, key=lambda line: line[0]):
         digest.update(f"{name} {kind} {int(total)}\n".encode())
     return digest.hexdigest()
+
+
+def _line(name: str, tensor: "Tensor", device: "torch.device | None") -> "tuple[str, str, Tensor]":
+    return name, f"{tensor.dtype} {tuple(tensor.shape)}", _sum(tensor, device)
 
 
 def bits(tensor: "Tensor") -> "Tensor":

@@ -39,6 +39,10 @@ def prefill_attention(chunks: Sequence[PrefillChunk], cache: KvCache, decoder: D
     shape = decoder.shape
     sizes = [chunk.end - chunk.start for chunk in chunks]
     pages = PageStore(cache, [(chunk.prefix, chunk.start, chunk.end) for chunk in chunks])
+    tables = [
+        torch.tensor(chunk.prefix.pages[: pages_for(chunk.end)] if chunk.start else [], device=decoder.device)
+        for chunk in chunks
+    ]
     masks = [
         {window: _causal_mask(chunk, window, decoder.device, always=shape.softcap > 0) for window in set(shape.windows)}
         for chunk in chunks
@@ -47,11 +51,11 @@ def prefill_attention(chunks: Sequence[PrefillChunk], cache: KvCache, decoder: D
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
         pages.store(layer, k_NKD, v_NKD)
         outputs = []
-        parts = zip(chunks, masks, *(each.split_with_sizes(sizes) for each in (q_NHD, k_NKD, v_NKD)), strict=True)
-        for chunk, mask, q_CHD, k_CKD, v_CKD in parts:
+        split = (each.split_with_sizes(sizes) for each in (q_NHD, k_NKD, v_NKD))
+        for chunk, table, mask, q_CHD, k_CKD, v_CKD in zip(chunks, tables, masks, *split, strict=True):
             k_KTD, v_KTD = k_CKD.transpose(0, 1), v_CKD.transpose(0, 1)
             if chunk.start:
-                k_KTD, v_KTD = cache.read(layer, chunk.prefix.pages, chunk.end)
+                k_KTD, v_KTD = cache.read(layer, table, chunk.end)
             out_1HCD = _attend(q_CHD.transpose(0, 1)[None], k_KTD[None], v_KTD[None], mask[shape.windows[layer]], shape)
             outputs.append(out_1HCD[0].transpose(0, 1))
         return torch.cat(outputs)

@@ -117,12 +117,19 @@ class KvCache:
     def take(self, count: int) -> list[int]:
         """Pages for one holder; call `has` first."""
         pages = self._pool.take(count)
-        if pages:
+        try:
             self._clear(pages)
+        except BaseException:
+            self._pool.drop(pages)
+            raise
         return pages
 
     def share(self, pages: Sequence[int]) -> None:
         self._pool.share(pages)
+
+    def shared(self, pages: Sequence[int]) -> int:
+        """Number of leading pages that have other holders too."""
+        return self._pool.shared(pages)
 
     def drop(self, pages: Sequence[int]) -> None:
         """Give up pages of one holder."""
@@ -135,9 +142,8 @@ class KvCache:
             for each_LPKTD in (self.keys_LPKTD, self.values_LPKTD):
                 each_LPKTD.index_copy_(1, target_N, each_LPKTD.index_select(1, source_N))
 
-    def read(self, layer: int, pages: Sequence[int], tokens: int) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int, page_P: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values of the first `tokens` tokens in these pages, [K, T, D] each."""
-        page_P = torch.tensor(pages[: pages_for(tokens)], device=self._device)
         keys_PKTD, values_PKTD = self.keys_LPKTD[layer][page_P], self.values_LPKTD[layer][page_P]
         return (
             keys_PKTD.transpose(0, 1).flatten(1, 2)[:, :tokens],
@@ -193,7 +199,7 @@ class KvCache:
         return pages
 
     def _clear(self, pages: Sequence[int]) -> None:
-        if self._zeroed:
+        if self._zeroed and pages:
             for each_LPKTD in (self.keys_LPKTD, self.values_LPKTD):
                 each_LPKTD[:, torch.tensor(pages, device=self._device)] = 0
 
@@ -219,10 +225,12 @@ class Prefix:
         self.logits_V: Tensor | None = None
         self.pages: list[int] = []
 
-    def reset(self) -> list[int]:
-        """Forget all results, so that the tokens are prefilled again. Returns the pages, which the caller holds now."""
-        pages, self.pages = self.pages, []
-        self.num_computed_tokens, self.logits_V = 0, None
+    def reset(self, kept: int = 0) -> list[int]:
+        """Forget all results but those in the first `kept` pages, so that the other tokens, at least one, are prefilled
+        again. Returns the other pages, which the caller holds now."""
+        kept = min(kept, (len(self.tokens) - 1) // PAGE_TOKENS)
+        pages, self.pages = self.pages[kept:], self.pages[:kept]
+        self.num_computed_tokens, self.logits_V = kept * PAGE_TOKENS, None
         return pages
 
 

@@ -34,6 +34,10 @@ class PagePool:
         for page in pages:
             self._holders[page] += 1
 
+    def shared(self, pages: Sequence[int]) -> int:
+        """Number of leading pages that have other holders too."""
+        return next((at for at, page in enumerate(pages) if self._holders[page] == 1), len(pages))
+
     def drop(self, pages: Sequence[int]) -> None:
         """One holder less of each page; a page without holders is free."""
         for page in reversed(pages):

@@ -18,6 +18,7 @@ from collections import abc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -149,8 +150,7 @@ class Scheduler:
     def _preempt(self, row: int) -> None:
         """Move a running sequence back to the waiting queue, to be prefilled again."""
         seq = self._running[row]
-        self._cache.drop(self._remove(row))
-        self._waiting.push_front(seq)
+        self._waiting.push_front(seq, self._remove(row))
         self.preempted += 1
 
     def _keep_running(self, count: int) -> None:
@@ -174,8 +174,8 @@ class Scheduler:
             self._sync()
         progress = self._in_flight is not None or self._fill()
         if not self._running:
-            if not progress:
-                self._explain_standstill()
+            if not progress and self._waiting:
+                self._raise_too_long(self._waiting.longest(self.context))
             return self._release_if_idle()
         try:
             current = self._in_flight or self._decode()
@@ -211,9 +211,10 @@ class Scheduler:
             self._admit()
         return self._admit() or progress
 
-    def _explain_standstill(self) -> None:
+    def _raise_too_long(self, length: int) -> NoReturn:
         """Raise the error of a sequence that does not fit even alone: the KV cache is smaller than its budget."""
-        self._cache.check(self._waiting.longest(self.context))
+        self._cache.check(length)
+        raise AssertionError(f"{length} tokens fit, but their pages are not free")
 
     def _sync(self) -> None:
         """Collect the tokens of the steps in flight."""
@@ -239,14 +240,14 @@ class Scheduler:
         for prefix in self._next_prefixes():
             if left <= 0:
                 break
-            if not prefix.num_computed_tokens:
+            if not prefix.pages:
                 self._prefix_cache.fill(prefix)
             start, size = prefix.num_computed_tokens, len(prefix.tokens)
             if start == size:
                 continue
-            end = min(size, start + left)
-            if not self._waiting.extend(prefix, end, len(self._running)):
+            if not self._waiting.reserve(prefix, len(self._running)):
                 break
+            end = min(size, start + left)
             chunks.append(PrefillChunk(prefix, start, end))
             left -= end - start
         if chunks:
@@ -313,10 +314,10 @@ class Scheduler:
             steps = self._runner.num_steps([seq.request.sampling for seq in running], left)
             if self._cache.extend(range(len(running)), _stored(lengths, left, steps)):
                 break
-            if not self._waiting.give_way():
-                if len(running) == 1:
-                    self._cache.check(self._limit(running[0]))
+            if len(running) > 1 and not self._waiting.give_way():
                 self._preempt(min(range(len(running)), key=lambda row: (lengths[row], -row)))
+            elif len(running) == 1 and not self._waiting.give_way(shared=True):
+                self._raise_too_long(self._limit(running[0]))
         tokens, positions = [seq.tokens[-1] for seq in running], [length - 1 for length in lengths]
         result = self._runner.decode(tokens, positions, self._step_inputs(running, steps))
         return _InFlight(running, left, steps, result)

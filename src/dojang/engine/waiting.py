@@ -1,7 +1,7 @@
 """Sequences that wait to run, in order, and their prefixes: sequences with the same tokens share one, and its pages."""
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ _NO_PREFIX = Prefix(())
 
 class WaitingQueue:
     """Waiting sequences. `running` in the methods is the number of sequences that run: each of them keeps a page in
-    reserve. While nothing runs, prefixes at the end give their pages to those before them."""
+    reserve. While nothing runs, the others give their pages to the next sequence."""
 
     def __init__(self, cache: KvCache, prefix_cache: PrefixCache) -> None:
         self._cache, self._prefix_cache = cache, prefix_cache
@@ -34,9 +34,14 @@ class WaitingQueue:
         for index in range(request.n):
             self._sequences.append(Sequence.of(request, index, self._join(request, request.prompt), max_tokens))
 
-    def push_front(self, seq: Sequence) -> None:
-        """Queue a sequence again, before all others; it needs a prefix of all tokens that it has."""
-        seq.prefix = self._join(seq.request, seq.request.prompt + tuple(seq.tokens))
+    def push_front(self, seq: Sequence, pages: list[int]) -> None:
+        """Queue a sequence that ran again, before all others; it needs a prefix of all tokens that it has. Of its pages
+        it keeps those that others hold too: dropping them would free nothing."""
+        seq.prefix = prefix = self._join(seq.request, seq.request.prompt + tuple(seq.tokens))
+        if not prefix.pages:
+            prefix.pages = pages
+            pages = prefix.reset(self._cache.shared(pages))
+        self._cache.drop(pages)
         self._sequences.appendleft(seq)
 
     def drop(self, requests: Collection[Request]) -> None:
@@ -51,17 +56,19 @@ class WaitingQueue:
 
     def clear_prefixes(self) -> None:
         """Forget all that was prefilled."""
-        self._reset_all(self._prefixes.values())
+        for prefix in self._prefixes.values():
+            self._cache.drop(prefix.reset())
 
     def prefixes(self, count: int) -> list[Prefix]:
         """Prefixes of the next `count` sequences, in order."""
         return list(dict.fromkeys(seq.prefix for _, seq in zip(range(count), self._sequences, strict=False)))
 
-    def extend(self, prefix: Prefix, tokens: int, running: int) -> bool:
-        """Give a prefix the pages of its first `tokens` tokens; False if there are too few."""
-        count = pages_for(tokens) - len(prefix.pages)
-        while not self._cache.has(count + running):
-            if running or not self._reset_behind(prefix):
+    def reserve(self, prefix: Prefix, running: int) -> bool:
+        """Give a prefix all pages that it lacks; False if there are too few. One that had a part of them would wait for
+        the others, be forgotten when pages are short, and begin again."""
+        count = pages_for(len(prefix.tokens)) - len(prefix.pages)
+        while count and not self._cache.has(count + running):
+            if running or not self._others_give_way(prefix):
                 return False
         prefix.pages += self._cache.take(count)
         return True
@@ -82,15 +89,16 @@ class WaitingQueue:
         while not self._cache.has(copied + running):
             if running:
                 return None
-            if not self._reset_behind(prefix):
+            if not self._others_give_way(prefix):
                 alone, copied = True, 0  # not even a copy fits: the others prefill it again
         if alone:
             pages, prefix.pages = prefix.pages, []
             if prefix.waiting > 1:
                 prefix.reset()
         else:
+            own = self._cache.take(copied)
             self._cache.share(prefix.pages[:full])
-            pages = prefix.pages[:full] + self._cache.take(copied)
+            pages = prefix.pages[:full] + own
             self._copies += zip(prefix.pages[full:], pages[full:], strict=True)
         seq = self._sequences.popleft()
         self._leave(seq)
@@ -101,22 +109,21 @@ class WaitingQueue:
         copies, self._copies = self._copies, []  # also if it fails: the pages may be others' next time
         self._cache.copy(copies)
 
-    def give_way(self) -> bool:
-        """Forget what was prefilled for the last sequence that has pages; False if none has."""
-        return self._reset_last(seq.prefix for seq in reversed(self._sequences))
+    def give_way(self, *, shared: bool = False, but: Prefix | None = None) -> bool:
+        """Forget what was prefilled for the last sequence that has pages of its own; False if none has. With `shared`,
+        also in pages that others hold too."""
+        for prefix in (seq.prefix for seq in reversed(self._sequences)):
+            kept = 0 if shared else self._cache.shared(prefix.pages)
+            if kept < len(prefix.pages) and prefix is not but:
+                self._cache.drop(prefix.reset(kept))
+                return True
+        return False
 
-    def _reset_behind(self, prefix: Prefix) -> bool:
-        prefixes = list(dict.fromkeys(seq.prefix for seq in self._sequences))
-        return self._reset_last(prefixes[: prefixes.index(prefix) : -1])
-
-    def _reset_last(self, prefixes: Iterable[Prefix]) -> bool:
-        last = next((prefix for prefix in prefixes if prefix.pages), None)
-        self._reset_all([last] if last is not None else [])
-        return last is not None
-
-    def _reset_all(self, prefixes: Iterable[Prefix]) -> None:
-        for prefix in prefixes:
-            self._cache.drop(prefix.reset())
+    def _others_give_way(self, prefix: Prefix) -> bool:
+        """While nothing runs, all others give way to the prefix of the next sequence; False if they have nothing."""
+        if prefix is not self._sequences[0].prefix:
+            return False
+        return self.give_way(but=prefix) or self.give_way(but=prefix, shared=True)
 
     def _join(self, request: Request, tokens: tuple[int, ...]) -> Prefix:
         """Prefix of these tokens, for one more sequence. Sequences with the same tokens share it, such as the first
@@ -132,5 +139,5 @@ class WaitingQueue:
         prefix, seq.prefix = seq.prefix, _NO_PREFIX
         prefix.waiting -= 1
         if not prefix.waiting:
-            self._reset_all([prefix])
+            self._cache.drop(prefix.reset())
             del self._prefixes[prefix.conversation, prefix.tokens]

@@ -1,7 +1,7 @@
 """Staged weight update: tensors are collected and checked first, then applied all at once.
 
-An invalid update fails before it changes any weight; only a checksum mismatch is found afterwards. Lazy weights are
-checked by their shapes and made while they are applied, one at a time.
+An invalid update fails before it changes any weight. Afterwards only a checksum mismatch is found, and errors of lazy
+weights: these are checked by their shapes, and made while they are applied, one at a time.
 """
 
 import asyncio

@@ -49,11 +49,11 @@ def resolve_for_this_machine(config: RunConfig, processes: int) -> tuple[RunConf
 
     shapes = {}
     for role, each in config.roles().items():
-        shape, _ = find_shape(each.model.name)
+        shape, why = find_shape(each.model.name)
         if shape is None:
             raise ConfigError(
-                f"train.gradient_checkpointing=auto: the layers of {each.model.name} are not known before it is "
-                "downloaded; set a number of layers, or true for all"
+                f"train.gradient_checkpointing=auto needs a plan of {each.model.name}, and there is none: {why}; set a "
+                "number of layers, or true for all"
             )
         shapes[role] = shape
     lengths = {
@@ -61,13 +61,21 @@ def resolve_for_this_machine(config: RunConfig, processes: int) -> tuple[RunConf
         for role, each in config.roles().items()
     }
     machine = _free_machine()
-    gpus = processes if machine.gpu is not None else None
+    # torchrun may have started the processes on several such machines
+    gpus, nodes = (processes, -(-processes // machine.gpus)) if machine.gpu is not None else (None, 1)
     subject = Subject(config, shapes, lengths)
-    found = with_layers(subject, lambda each: estimate(each, machine, ranks=gpus))
+    found = with_layers(subject, lambda each: estimate(each, machine, nodes, gpus))
     count, most = found.config.train.gradient_checkpointing, min(shape.layers for shape in shapes.values())
-    fits = estimate(found, machine, ranks=gpus).fit == "yes"
-    said = "the fewest that fit by the plan" if fits else "by the plan not even all of them suffice"
-    return found.config, f"train.gradient_checkpointing=auto: {count} of {most} layers, {said}"
+    said = _how_it_fits(estimate(found, machine, nodes, gpus))
+    return found.config, f"train.gradient_checkpointing=auto: {count} of {most} layers{said}"
+
+
+def _how_it_fits(found: "Estimate") -> str:
+    if found.fit == "yes":
+        return ", the fewest that fit by the plan"
+    if found.peak > found.capacity:
+        return "; by the plan not even all of them suffice"
+    return "; by the plan it is tight even so" if found.fit == "tight" else ""
 
 
 def _free_machine() -> Instance:

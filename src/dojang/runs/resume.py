@@ -20,6 +20,7 @@ from dojang.config.overrides import annotation_at, tag_of
 from dojang.config.run_config import RunConfig, sections
 from dojang.core.errors import ConfigError, DojangError, RunDirError
 from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir, disk_errors, write_atomic
+from dojang.trainer.memory import AUTO
 
 __all__ = [
     "Fit",
@@ -168,6 +169,8 @@ def _recipe_notes(recipe: str | None, started: _Started, before: RunConfig) -> l
     changed = recipes.differences(before, now)
     if now.epochs is not None:  # resolved to steps in config.yaml
         changed = {key: values for key, values in changed.items() if key not in ("steps", "epochs")}
+    if now.train.gradient_checkpointing == AUTO:  # a number in config.yaml
+        changed.pop("train.gradient_checkpointing", None)
     if not changed:
         return []
     lines = [f"  {key}: {old!r}, in the recipe {new!r}" for key, (old, new) in changed.items()]

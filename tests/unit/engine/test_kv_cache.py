@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -249,6 +250,70 @@ def test_many_more_sequences_run_than_could_be_of_full_length(make: MakeEngine, 
     assert sorted(len(each.tokens) for each in found)[32] < 2 * small_pages
     of_full_length = pages // 51
     assert seen.most_running >= 20 * of_full_length
+
+
+def prefilled(engine: TorchEngine) -> list[int]:
+    """Tokens that the engine prefills from now on, per chunk."""
+    scheduler, counts = engine._scheduler, list[int]()
+    run_prefill = scheduler._run_prefill
+
+    def count(chunks: Sequence[attention.PrefillChunk]) -> None:
+        counts.append(sum(chunk.end - chunk.start for chunk in chunks))
+        run_prefill(chunks)
+
+    scheduler._run_prefill = count  # type: ignore[method-assign]
+    return counts
+
+
+def test_preempted_samples_of_a_group_keep_the_pages_of_their_prompt(make: MakeEngine) -> None:
+    """Dropping them would free nothing while others hold them, and the whole prompt would be prefilled each time."""
+    prompt = tuple(range(10, 210))
+    engine, seen = make(64)
+    counts = prefilled(engine)
+    found = run(engine, lambda engine: engine.generate(prompt, 32, replace(HOT, max_tokens=40)))
+    wanted = run(make()[0], lambda engine: engine.generate(prompt, 32, replace(HOT, max_tokens=40)))
+    assert tokens_of([found]) == tokens_of([wanted])
+    assert engine._scheduler.preempted > 5
+    assert seen.most_used <= 64
+    assert sum(counts) < 4 * len(prompt)
+
+
+def test_a_prompt_that_waits_for_pages_is_prefilled_once(make: MakeEngine) -> None:
+    """It does not take the pages that running sequences are about to need, chunk by chunk."""
+    engine, _ = make(64, prefill_chunk_tokens=16)
+    counts = prefilled(engine)
+    work: list[Ask] = [((5 + at,) * 8, 1, replace(HOT, max_tokens=110, prompt_index=at)) for at in range(4)]
+    work.append((tuple(range(10, 260)) * 2, 1, replace(HOT, max_tokens=8, prompt_index=9)))
+    run(engine, lambda engine: together(engine, work))
+    assert sum(counts) == sum(len(prompt) for prompt, _, _ in work)
+
+
+def test_running_out_of_memory_in_a_chunk_of_several_pages(make: MakeEngine) -> None:
+    """The prefix has the pages of the whole chunk, and the next one is shorter."""
+    work: list[Ask] = [(tuple(range(10, 210)), 2, HOT), (tuple(range(10, 17)), 3, HOT)]
+    engine, _ = make(prefill_chunk_tokens=150)
+    decoder, failures = engine._scheduler._decoder, [True] * 3
+    forward = decoder.forward
+
+    def scarce(token_N: torch.Tensor, *rest: Any) -> torch.Tensor:
+        if len(token_N) > 16 and failures and failures.pop():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(token_N, *rest)
+
+    decoder.forward = scarce  # type: ignore[method-assign]
+    found = run(engine, lambda engine: together(engine, work))
+    assert not failures
+    assert tokens_of(found) == tokens_of(run(make()[0], lambda engine: together(engine, work)))
+
+
+def test_pages_that_cannot_be_cleared_are_given_back(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = cache_of(shape, 11)
+    cache.reserve(8)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "keys_LPKTD", None)
+        with pytest.raises(TypeError):
+            cache.take(3)
+    assert cache.has(10)
 
 
 def test_running_out_of_memory_while_pages_are_copied(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

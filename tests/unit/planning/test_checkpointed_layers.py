@@ -58,6 +58,31 @@ def test_it_is_chosen_for_the_free_memory(monkeypatch: pytest.MonkeyPatch, memor
     assert ("not even all of them suffice" in said) == (memory_gib == 4)
 
 
+@pytest.mark.parametrize("processes", [1, 4, 6, 16])
+def test_processes_on_several_machines(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    """torchrun starts as many on each; this process sees the GPUs of its own machine."""
+    monkeypatch.setattr(checkpointed_layers, "_free_machine", lambda: INSTANCES["g5.12xlarge"])
+    config = recipe.load(LARGE[0], [*LARGE[1:], "train.gradient_checkpointing=auto"])
+    found, _ = resolve_for_this_machine(config, processes)
+    assert isinstance(found.train.gradient_checkpointing, int)
+
+
+def test_a_layout_that_does_not_divide_is_not_called_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointed_layers, "_free_machine", lambda: INSTANCES["p4d.24xlarge"])
+    asked = [*LARGE[1:], "train.gradient_checkpointing=auto", "train.sequence_parallel=2"]
+    _, said = resolve_for_this_machine(recipe.load(LARGE[0], asked), 3)
+    assert "suffice" not in said
+
+
+def test_a_local_model_without_a_plan_is_refused_for_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 3}))
+    (tmp_path / "model.safetensors").touch()
+    config = recipe.load("quickstart", ["train.gradient_checkpointing=auto", f"model.name={tmp_path}"])
+    with pytest.raises(ConfigError, match="gpt2") as caught:
+        resolve_for_this_machine(config, 1)
+    assert "download" not in str(caught.value)
+
+
 def test_a_model_that_must_be_downloaded_first_needs_a_number() -> None:
     config = recipe.load("quickstart", ["train.gradient_checkpointing=auto", "model.name=some/unknown-model"])
     with pytest.raises(ConfigError, match="set a number of layers, or true for all"):
@@ -95,6 +120,8 @@ def test_a_run_records_the_number_and_resumes_with_it(
     training.run("quickstart", [*overrides, *small], tmp_path / "run", resume=False, fit=resolve_for_this_machine)
     assert "train.gradient_checkpointing=auto: 1 of 2 layers" in capsys.readouterr().out
     monkeypatch.setattr(checkpointed_layers, "fewest_layers", lambda *_: 2)
-    training.resume(tmp_path / "run", ["steps=2"], resolve_for_this_machine)
+    capsys.readouterr()
+    training.run("quickstart", ["steps=2"], tmp_path / "run", resume=True, fit=resolve_for_this_machine)
+    assert "has changed" not in capsys.readouterr().out
     assert recipe.load(str(RunDir(tmp_path / "run").config)).train.gradient_checkpointing == 1
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 2
