@@ -7,7 +7,7 @@ scheduler       continuous batching: prefill, decode, preemption
 sequence        a request and the sequences of its samples
 waiting         the waiting sequences, and the prefixes that they share
 kv_cache        the KV cache: pages, the page table, prefilled prefixes
-page_pool       free pages, and how many sequences hold the others
+page_pool       free pages, and reference counts of the others
 prefix_cache    pages of finished turns
 kv_cache_size   budget and pages of the KV cache
 backend         CPU or GPU implementations for the scheduler

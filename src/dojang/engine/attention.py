@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from dojang.engine.cpu_ops import compiled_attention_for
 from dojang.engine.decoder import Attend, Decoder
-from dojang.engine.kv_cache import KvCache, PageStore, Prefix
+from dojang.engine.kv_cache import KvCache, Prefix
 from dojang.engine.kv_cache_size import PAGE_TOKENS, pages_for
 from dojang.engine.shape import Shape
 
@@ -38,9 +38,9 @@ def prefill_attention(chunks: Sequence[PrefillChunk], cache: KvCache, decoder: D
     """Return the attention function that prefills these chunks, one after the other."""
     shape = decoder.shape
     sizes = [chunk.end - chunk.start for chunk in chunks]
-    pages = PageStore(cache, [(chunk.prefix, chunk.start, chunk.end) for chunk in chunks])
+    slots = cache.slots([(chunk.prefix, chunk.start, chunk.end) for chunk in chunks])
     tables = [
-        torch.tensor(chunk.prefix.pages[: pages_for(chunk.end)] if chunk.start else [], device=decoder.device)
+        torch.tensor(chunk.prefix.pages[: pages_for(chunk.end)], device=decoder.device) if chunk.start else None
         for chunk in chunks
     ]
     masks = [
@@ -49,12 +49,12 @@ def prefill_attention(chunks: Sequence[PrefillChunk], cache: KvCache, decoder: D
     ]
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
-        pages.store(layer, k_NKD, v_NKD)
+        cache.store(layer, slots, k_NKD, v_NKD)
         outputs = []
         split = (each.split_with_sizes(sizes) for each in (q_NHD, k_NKD, v_NKD))
         for chunk, table, mask, q_CHD, k_CKD, v_CKD in zip(chunks, tables, masks, *split, strict=True):
             k_KTD, v_KTD = k_CKD.transpose(0, 1), v_CKD.transpose(0, 1)
-            if chunk.start:
+            if table is not None:
                 k_KTD, v_KTD = cache.read(layer, table, chunk.end)
             out_1HCD = _attend(q_CHD.transpose(0, 1)[None], k_KTD[None], v_KTD[None], mask[shape.windows[layer]], shape)
             outputs.append(out_1HCD[0].transpose(0, 1))
@@ -114,7 +114,7 @@ def decode_attention(cache: KvCache, position_N: Sequence[int], shape: Shape) ->
     groups = _groups(position_N)
     last_N = torch.tensor(position_N, device=device)
     page_table = torch.from_numpy(cache.page_table[:count, : pages_for(max(position_N) + 1)]).long().to(device)
-    page_N = page_table.gather(1, (last_N // PAGE_TOKENS)[:, None])[:, 0]
+    slots = page_table.gather(1, (last_N // PAGE_TOKENS)[:, None])[:, 0], last_N % PAGE_TOKENS
     place_T = torch.arange(page_table.shape[1] * PAGE_TOKENS, device=device)
     age_NT = last_N[:, None] - place_T
     zero = torch.zeros((), dtype=cache.keys_LPKTD.dtype, device=device)
@@ -127,16 +127,13 @@ def decode_attention(cache: KvCache, position_N: Sequence[int], shape: Shape) ->
     heads = (shape.kv_heads, shape.heads // shape.kv_heads)
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
-        keys_PKTD, values_PKTD = cache.keys_LPKTD[layer], cache.values_LPKTD[layer]
-        keys_PKTD[page_N, :, last_N % PAGE_TOKENS] = k_NKD
-        values_PKTD[page_N, :, last_N % PAGE_TOKENS] = v_NKD
+        cache.store(layer, slots, k_NKD, v_NKD)
         q_NKGD = q_NHD.reshape(count, *heads, shape.head)
         mask_N11T = masks[shape.windows[layer]]
         outputs = [
             _attend(
                 q_NKGD[rows],
-                _gather(keys_PKTD, page_table[rows, :pages], size),
-                _gather(values_PKTD, page_table[rows, :pages], size),
+                *cache.read(layer, page_table[rows, :pages], size),
                 mask_N11T[rows, ..., :size],
                 shape,
             )
@@ -145,11 +142,6 @@ def decode_attention(cache: KvCache, position_N: Sequence[int], shape: Shape) ->
         return torch.cat(outputs)[order_N].reshape(count, shape.heads, shape.head)
 
     return attend
-
-
-def _gather(each_PKTD: Tensor, pages_NP: Tensor, size: int) -> Tensor:
-    """The first `size` tokens in these pages, [N, K, T, D]."""
-    return each_PKTD[pages_NP].transpose(1, 2).flatten(2, 3)[:, :, :size]
 
 
 def _groups(position_N: Sequence[int]) -> list[tuple[list[int], int]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from dojang.engine.attention import PrefillChunk, prefill_attention
 from dojang.engine.decode import SampledTokens, StepInputs, sample
 from dojang.engine.decoder import Attend, Decoder
-from dojang.engine.kv_cache import KvCache, PageStore
+from dojang.engine.kv_cache import KvCache
 from dojang.engine.kv_cache_size import pages_for
 from dojang.engine.triton_kernels import Sampler, attend_cache
 from dojang.types import Sampling
@@ -26,7 +26,8 @@ __all__ = ["CudaGraphRunner", "packed_prefill_attention"]
 _MAX_STEPS = 16
 """Most decode steps between two collections of tokens."""
 _PAGES_PAST_END = pages_for(2 * _MAX_STEPS)
-"""Pages that a finished sequence may be decoded past the end of its own: its next steps may have been started, too."""
+"""Pages by which decoding may run past the last page of a finished sequence: two collections of steps may have started
+before its end is seen."""
 
 
 class CudaGraphRunner:
@@ -164,13 +165,13 @@ def packed_prefill_attention(chunks: Sequence[PrefillChunk], cache: KvCache, dec
     before = sum(chunk.end - chunk.start for chunk in later)
     sizes = [chunk.end for chunk in fresh]
     bounds_B = torch.tensor([0, *np.cumsum(sizes).tolist()], dtype=torch.int32, device=decoder.device)
-    pages = PageStore(cache, [(chunk.prefix, 0, chunk.end) for chunk in fresh])
+    slots = cache.slots([(chunk.prefix, 0, chunk.end) for chunk in fresh])
     attend_later = prefill_attention(later, cache, decoder) if later else None
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
         outputs = [] if attend_later is None else [attend_later(layer, q_NHD[:before], k_NKD[:before], v_NKD[:before])]
         q_NHD, k_NKD, v_NKD = q_NHD[before:], k_NKD[before:], v_NKD[before:]
-        pages.store(layer, k_NKD, v_NKD)
+        cache.store(layer, slots, k_NKD, v_NKD)
         outputs.append(
             torch.ops.aten._flash_attention_forward(
                 q_NHD, k_NKD, v_NKD, bounds_B, bounds_B, max(sizes), max(sizes), 0.0, True, False

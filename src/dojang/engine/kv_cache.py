@@ -22,10 +22,12 @@ from dojang.engine.kv_cache_size import DEFAULT_BYTES, PAGE_TOKENS, kv_budget, n
 from dojang.engine.page_pool import PagePool
 from dojang.engine.shape import Shape
 
-__all__ = ["Budget", "KvCache", "PageStore", "Prefix", "default_kv_cache_bytes"]
+__all__ = ["Budget", "KvCache", "Prefix", "Slots", "default_kv_cache_bytes"]
 
 Budget = int | Callable[[], int] | None
 """Bytes for the KV cache, or a function that finds them at the first request; None: `default_kv_cache_bytes`."""
+Slots = tuple[Tensor, Tensor]
+"""Page of each token, and its place in that page."""
 _PAGES_PER_COPY = 32
 """Pages copied at a time: copies go through as much other memory."""
 
@@ -53,12 +55,10 @@ class KvCache:
         """Number of pages; 0 until the first request, when the budget is known."""
         self._pool = PagePool(0)
         self._rows: list[list[int]] = []
-        self._room: list[int] = []
-        """Tokens that fit into the pages of each row."""
         self.page_table: NDArray[np.int32] = np.zeros((max_num_seqs, pages_for(shape.context)), np.int32)
         """Pages of each running sequence, [rows, pages]; 0 where it has none."""
         self.on_pressure: Callable[[], bool] = bool
-        """Called where pages are short: frees some that are not needed, or returns False."""
+        """Called when there are too few free pages: evicts a finished sequence, or returns False."""
         self.keys_LPKTD, self.values_LPKTD = self._allocate(0)
 
     @property
@@ -115,7 +115,7 @@ class KvCache:
         return True
 
     def take(self, count: int) -> list[int]:
-        """Pages for one holder; call `has` first."""
+        """Free pages, with one reference; call `has` first."""
         pages = self._pool.take(count)
         try:
             self._clear(pages)
@@ -128,11 +128,11 @@ class KvCache:
         self._pool.share(pages)
 
     def shared(self, pages: Sequence[int]) -> int:
-        """Number of leading pages that have other holders too."""
+        """Number of leading pages with more than one reference."""
         return self._pool.shared(pages)
 
     def drop(self, pages: Sequence[int]) -> None:
-        """Give up pages of one holder."""
+        """Drop a reference to each page."""
         self._pool.drop(pages)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -142,13 +142,25 @@ class KvCache:
             for each_LPKTD in (self.keys_LPKTD, self.values_LPKTD):
                 each_LPKTD.index_copy_(1, target_N, each_LPKTD.index_select(1, source_N))
 
-    def read(self, layer: int, page_P: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-        """Copies of the keys and values of the first `tokens` tokens in these pages, [K, T, D] each."""
-        keys_PKTD, values_PKTD = self.keys_LPKTD[layer][page_P], self.values_LPKTD[layer][page_P]
-        return (
-            keys_PKTD.transpose(0, 1).flatten(1, 2)[:, :tokens],
-            values_PKTD.transpose(0, 1).flatten(1, 2)[:, :tokens],
-        )
+    def slots(self, parts: Sequence[tuple["Prefix", int, int]]) -> "Slots":
+        """Slots of the tokens [start, end) of some prefixes."""
+        places = np.concatenate([np.arange(start, end) for _, start, end in parts])
+        pages = [np.asarray(prefix.pages)[np.arange(start, end) // PAGE_TOKENS] for prefix, start, end in parts]
+        page_N = torch.from_numpy(np.concatenate(pages)).to(self._device)
+        return page_N, torch.from_numpy(places % PAGE_TOKENS).to(self._device)
+
+    def store(self, layer: int, slots: "Slots", k_NKD: Tensor, v_NKD: Tensor) -> None:
+        """Store a layer's keys and values of some tokens in their slots."""
+        page_N, place_N = slots
+        self.keys_LPKTD[layer][page_N, :, place_N] = k_NKD
+        self.values_LPKTD[layer][page_N, :, place_N] = v_NKD
+
+    def read(self, layer: int, pages: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+        """Copies of the keys and values of the first `tokens` tokens in these pages, [K, T, D] each; of several
+        sequences, if `pages` has a row for each, [N, K, T, D]."""
+        keys_PKTD, values_PKTD = self.keys_LPKTD[layer][pages], self.values_LPKTD[layer][pages]
+        keys_KTD, values_KTD = (each.transpose(-4, -3).flatten(-3, -2) for each in (keys_PKTD, values_PKTD))
+        return keys_KTD[..., :tokens, :], values_KTD[..., :tokens, :]
 
     # Rows of the page table -------------------------------------------------------------------------------------------
 
@@ -156,22 +168,21 @@ class KvCache:
         """Give the next row to a sequence that holds these pages."""
         self.page_table[len(self._rows), : len(pages)] = pages
         self._rows.append(pages)
-        self._room.append(len(pages) * PAGE_TOKENS)
 
     def extend(self, rows: Sequence[int], tokens: Sequence[int]) -> bool:
         """Take the pages that these rows lack for `tokens` of each; False if there are too few."""
-        short = [(row, count) for row, count in zip(rows, tokens, strict=True) if count > self._room[row]]
+        held = self._rows
+        short = [(row, n) for row, n in zip(rows, tokens, strict=True) if n > len(held[row]) * PAGE_TOKENS]
         if not short:
             return True
-        missing = [pages_for(count) - len(self._rows[row]) for row, count in short]
+        missing = [pages_for(n) - len(held[row]) for row, n in short]
         if not self.has(sum(missing)):
             return False
         fresh = iter(self.take(sum(missing)))
         for (row, _), count in zip(short, missing, strict=True):
-            pages = self._rows[row]
+            pages = held[row]
             pages += islice(fresh, count)
             self.page_table[row, len(pages) - count : len(pages)] = pages[-count:]
-            self._room[row] = len(pages) * PAGE_TOKENS
         return True
 
     @property
@@ -182,10 +193,9 @@ class KvCache:
     def leave(self, row: int) -> list[int]:
         """Remove a row and return its pages, which the caller holds now. The last row takes its place."""
         pages, last = self._rows[row], len(self._rows) - 1
-        self._rows[row], self._room[row] = self._rows[last], self._room[last]
+        self._rows[row] = self._rows[last]
         self.page_table[row] = self.page_table[last]
         self.page_table[last, : len(self._rows.pop())] = 0
-        self._room.pop()
         return pages
 
     def _size(self) -> int:
@@ -232,22 +242,6 @@ class Prefix:
         pages, self.pages = self.pages[kept:], self.pages[:kept]
         self.num_computed_tokens, self.logits_V = kept * PAGE_TOKENS, None
         return pages
-
-
-class PageStore:
-    """Stores keys and values of tokens [start, end) of some prefixes, layer by layer."""
-
-    def __init__(self, cache: KvCache, parts: Sequence[tuple[Prefix, int, int]]) -> None:
-        self._cache = cache
-        places = np.concatenate([np.arange(start, end) for _, start, end in parts])
-        pages = [np.asarray(prefix.pages)[np.arange(start, end) // PAGE_TOKENS] for prefix, start, end in parts]
-        device = cache.keys_LPKTD.device
-        self._page_N = torch.from_numpy(np.concatenate(pages)).to(device)
-        self._place_N = torch.from_numpy(places % PAGE_TOKENS).to(device)
-
-    def store(self, layer: int, k_NKD: Tensor, v_NKD: Tensor) -> None:
-        self._cache.keys_LPKTD[layer][self._page_N, :, self._place_N] = k_NKD
-        self._cache.values_LPKTD[layer][self._page_N, :, self._place_N] = v_NKD
 
 
 def default_kv_cache_bytes(

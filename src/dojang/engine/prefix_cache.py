@@ -1,8 +1,8 @@
 """Prefix cache: pages of finished sequences. The next turn of a conversation prefills only what is new.
 
-A prompt continues a sequence of its own conversation if it begins with all its tokens. The sequence leaves the cache
-with that prompt, and comes back, longer, when the next turn has finished. The cache keeps the newest ones that fit; it
-gives the oldest back where running sequences need pages.
+A prompt hits a finished sequence of the same conversation whose tokens are a prefix of it. A hit moves the pages out of
+the cache; when the new turn has finished, the longer sequence goes in. The oldest sequences are evicted first, when the
+budget is full and when other sequences need pages.
 
 Conversations with the same tokens share nothing: keys and values that another batch computed differ in the last bits,
 and an evaluation, which a resumed run does not repeat, would change the tokens of training.
@@ -57,7 +57,7 @@ class PrefixCache:
         self._by_conversation.setdefault(conversation, []).append(entry)
         self._pages += len(entry.pages)
         while self._pages > self._budget:
-            self.drop_oldest()
+            self.evict_oldest()
 
     def continues(self, conversation: str, tokens: tuple[int, ...]) -> bool:
         """Whether these tokens continue a sequence of the conversation."""
@@ -70,8 +70,8 @@ class PrefixCache:
             self._remove(entry)
             prefix.pages, prefix.num_computed_tokens = entry.pages, len(entry.tokens)
 
-    def drop_oldest(self) -> bool:
-        """Forgets the oldest sequence; False if there is none."""
+    def evict_oldest(self) -> bool:
+        """Evicts the oldest sequence; False if there is none."""
         if not self._entries:
             return False
         self._drop_entry(next(iter(self._entries)))
@@ -79,7 +79,7 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Forgets everything, after a change of the weights."""
-        while self.drop_oldest():
+        while self.evict_oldest():
             pass
 
     def _find(self, conversation: str, tokens: tuple[int, ...]) -> _Entry | None:

@@ -92,7 +92,7 @@ class Scheduler:
         """Most sequences decoded together; lowered after an out-of-memory error."""
         self._runner, self._prefill_attention = make_backend(decoder, cache, max_num_seqs)
         self._prefix_cache = PrefixCache(prefix_cache // cache.page_bytes, cache.drop)
-        cache.on_pressure = self._prefix_cache.drop_oldest
+        cache.on_pressure = self._prefix_cache.evict_oldest
         self.preempted = 0
         """Sequences that were preempted so far."""
         self._waiting = WaitingQueue(cache, self._prefix_cache)
@@ -281,10 +281,9 @@ class Scheduler:
         """Let prefilled sequences run and sample their first token; False if none can."""
         first, entering, logits = len(self._running), list[Sequence](), list[Tensor]()
         while len(self._running) < self._max_running:
-            logits_V = self._waiting.next_logits
-            if logits_V is None or (started := self._waiting.start_next(len(self._running))) is None:
+            if (started := self._waiting.start_next(len(self._running))) is None:
                 break
-            seq, pages = started
+            seq, pages, logits_V = started
             self._cache.enter(pages)
             self._running.append(seq)
             entering.append(seq)
@@ -314,9 +313,9 @@ class Scheduler:
             steps = self._runner.num_steps([seq.request.sampling for seq in running], left)
             if self._cache.extend(range(len(running)), _stored(lengths, left, steps)):
                 break
-            if len(running) > 1 and not self._waiting.give_way():
+            if len(running) > 1 and not self._waiting.evict_last():
                 self._preempt(min(range(len(running)), key=lambda row: (lengths[row], -row)))
-            elif len(running) == 1 and not self._waiting.give_way(shared=True):
+            elif len(running) == 1 and not self._waiting.evict_last(shared=True):
                 self._raise_too_long(self._limit(running[0]))
         tokens, positions = [seq.tokens[-1] for seq in running], [length - 1 for length in lengths]
         result = self._runner.decode(tokens, positions, self._step_inputs(running, steps))

@@ -17,7 +17,7 @@ _NO_PREFIX = Prefix(())
 
 class WaitingQueue:
     """Waiting sequences. `running` in the methods is the number of sequences that run: each of them keeps a page in
-    reserve. While nothing runs, the others give their pages to the next sequence."""
+    reserve. While none runs, the next sequence evicts the others."""
 
     def __init__(self, cache: KvCache, prefix_cache: PrefixCache) -> None:
         self._cache, self._prefix_cache = cache, prefix_cache
@@ -55,7 +55,7 @@ class WaitingQueue:
         return max(min(seq.max_length, context) for seq in self._sequences)
 
     def clear_prefixes(self) -> None:
-        """Forget all that was prefilled."""
+        """Drop everything that was prefilled."""
         for prefix in self._prefixes.values():
             self._cache.drop(prefix.reset())
 
@@ -68,20 +68,17 @@ class WaitingQueue:
         the others, be forgotten when pages are short, and begin again."""
         count = pages_for(len(prefix.tokens)) - len(prefix.pages)
         while count and not self._cache.has(count + running):
-            if running or not self._others_give_way(prefix):
+            if running or not self._evict_others(prefix):
                 return False
         prefix.pages += self._cache.take(count)
         return True
 
-    @property
-    def next_logits(self) -> Tensor | None:
-        """Logits of the next sequence's first token, if it is prefilled."""
-        return self._sequences[0].prefix.logits_V if self._sequences else None
-
-    def start_next(self, running: int) -> tuple[Sequence, list[int]] | None:
-        """The next sequence, whose prefix is prefilled, and its pages; None if there are too few. Full pages are
-        shared. Of the last one, which it writes into, each sequence has a copy, and the last sequence the page itself:
-        call `copy` before the pages are used."""
+    def start_next(self, running: int) -> tuple[Sequence, list[int], Tensor] | None:
+        """The next sequence, its pages and the logits of its next token; None if it is not prefilled or there are too
+        few pages. Full pages are shared. Of the last one, which it writes into, each sequence has a copy, and the last
+        sequence the page itself: call `copy` before the pages are used."""
+        if not self._sequences or (logits_V := self._sequences[0].prefix.logits_V) is None:
+            return None
         prefix = self._sequences[0].prefix
         full, tail = divmod(len(prefix.tokens), PAGE_TOKENS)
         copied = int(tail > 0 and prefix.waiting > 1)
@@ -89,12 +86,10 @@ class WaitingQueue:
         while not self._cache.has(copied + running):
             if running:
                 return None
-            if not self._others_give_way(prefix):
+            if not self._evict_others(prefix):
                 alone, copied = True, 0  # not even a copy fits: the others prefill it again
         if alone:
-            pages, prefix.pages = prefix.pages, []
-            if prefix.waiting > 1:
-                prefix.reset()
+            pages = prefix.reset()
         else:
             own = self._cache.take(copied)
             self._cache.share(prefix.pages[:full])
@@ -102,16 +97,16 @@ class WaitingQueue:
             self._copies += zip(prefix.pages[full:], pages[full:], strict=True)
         seq = self._sequences.popleft()
         self._leave(seq)
-        return seq, pages
+        return seq, pages, logits_V
 
     def copy(self) -> None:
         """Make the copies that sequences were given."""
         copies, self._copies = self._copies, []  # also if it fails: the pages may be others' next time
         self._cache.copy(copies)
 
-    def give_way(self, *, shared: bool = False, but: Prefix | None = None) -> bool:
-        """Forget what was prefilled for the last sequence that has pages of its own; False if none has. With `shared`,
-        also in pages that others hold too."""
+    def evict_last(self, *, shared: bool = False, but: Prefix | None = None) -> bool:
+        """Evict the prefilled prefix of the last waiting sequence that frees pages, other than `but`; False if there is
+        none. Pages that are shared with other sequences stay, unless `shared`."""
         for prefix in (seq.prefix for seq in reversed(self._sequences)):
             kept = 0 if shared else self._cache.shared(prefix.pages)
             if kept < len(prefix.pages) and prefix is not but:
@@ -119,11 +114,11 @@ class WaitingQueue:
                 return True
         return False
 
-    def _others_give_way(self, prefix: Prefix) -> bool:
-        """While nothing runs, all others give way to the prefix of the next sequence; False if they have nothing."""
+    def _evict_others(self, prefix: Prefix) -> bool:
+        """While no sequence runs, evict one for the prefix of the next sequence; False if there is none."""
         if prefix is not self._sequences[0].prefix:
             return False
-        return self.give_way(but=prefix) or self.give_way(but=prefix, shared=True)
+        return self.evict_last(but=prefix) or self.evict_last(but=prefix, shared=True)
 
     def _join(self, request: Request, tokens: tuple[int, ...]) -> Prefix:
         """Prefix of these tokens, for one more sequence. Sequences with the same tokens share it, such as the first

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_engine import run
+from run_engine import prefilled_tokens, run
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.errors import ModelError
@@ -128,7 +128,7 @@ class Pages:
         used += [page for prefix in self.scheduler._waiting._prefixes.values() for page in prefix.pages]
         used += [page for entry in self.scheduler._prefix_cache._entries for page in entry.pages]
         pool = self.cache._pool
-        assert sorted(used) == [page for page, holders in enumerate(pool._holders) for _ in range(holders)]
+        assert sorted(used) == [page for page, holders in enumerate(pool._references) for _ in range(holders)]
         assert pool.free == self.cache._pages - 1 - len(set(used))
         for row, pages in enumerate(self.cache._rows):
             table = self.cache.page_table[row].tolist()
@@ -252,24 +252,11 @@ def test_many_more_sequences_run_than_could_be_of_full_length(make: MakeEngine, 
     assert seen.most_running >= 20 * of_full_length
 
 
-def prefilled(engine: TorchEngine) -> list[int]:
-    """Tokens that the engine prefills from now on, per chunk."""
-    scheduler, counts = engine._scheduler, list[int]()
-    run_prefill = scheduler._run_prefill
-
-    def count(chunks: Sequence[attention.PrefillChunk]) -> None:
-        counts.append(sum(chunk.end - chunk.start for chunk in chunks))
-        run_prefill(chunks)
-
-    scheduler._run_prefill = count  # type: ignore[method-assign]
-    return counts
-
-
 def test_preempted_samples_of_a_group_keep_the_pages_of_their_prompt(make: MakeEngine) -> None:
     """Dropping them would free nothing while others hold them, and the whole prompt would be prefilled each time."""
     prompt = tuple(range(10, 210))
     engine, seen = make(64)
-    counts = prefilled(engine)
+    counts = prefilled_tokens(engine)
     found = run(engine, lambda engine: engine.generate(prompt, 32, replace(HOT, max_tokens=40)))
     wanted = run(make()[0], lambda engine: engine.generate(prompt, 32, replace(HOT, max_tokens=40)))
     assert tokens_of([found]) == tokens_of([wanted])
@@ -281,7 +268,7 @@ def test_preempted_samples_of_a_group_keep_the_pages_of_their_prompt(make: MakeE
 def test_a_prompt_that_waits_for_pages_is_prefilled_once(make: MakeEngine) -> None:
     """It does not take the pages that running sequences are about to need, chunk by chunk."""
     engine, _ = make(64, prefill_chunk_tokens=16)
-    counts = prefilled(engine)
+    counts = prefilled_tokens(engine)
     work: list[Ask] = [((5 + at,) * 8, 1, replace(HOT, max_tokens=110, prompt_index=at)) for at in range(4)]
     work.append((tuple(range(10, 260)) * 2, 1, replace(HOT, max_tokens=8, prompt_index=9)))
     run(engine, lambda engine: together(engine, work))

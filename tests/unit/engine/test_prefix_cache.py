@@ -8,10 +8,9 @@ from random import Random
 
 import pytest
 import torch
-from run_engine import run
+from run_engine import prefilled_tokens, run
 from transformers import PreTrainedTokenizerBase
 
-from dojang.engine.attention import PrefillChunk
 from dojang.engine.config import TorchEngineConfig
 from dojang.engine.kv_cache import Prefix
 from dojang.engine.prefix_cache import PrefixCache
@@ -131,19 +130,6 @@ def test_what_is_found_is_the_longest_beginning_of_all_that_is_kept(seed: int) -
         wanted = max(fitting, key=len, default=())
         assert found(cache, prompt) == len(wanted)
         sequences.discard(wanted)
-
-
-def prefilled_tokens(engine: TorchEngine) -> list[int]:
-    """Counts the tokens that the engine prefills from now on, per chunk."""
-    scheduler, counts = engine._scheduler, list[int]()
-    run_prefill = scheduler._run_prefill
-
-    def count(chunks: Sequence[PrefillChunk]) -> None:
-        counts.append(sum(chunk.end - chunk.start for chunk in chunks))
-        run_prefill(chunks)
-
-    scheduler._run_prefill = count  # type: ignore[method-assign]
-    return counts
 
 
 class Talk:
