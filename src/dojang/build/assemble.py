@@ -193,8 +193,8 @@ def run_worker_rank(config: RunConfig) -> None:
     prepare_torch(numeric.device)
     ranks = join_process_group(numeric.device, config.train.sequence_parallel)
     steps, checkpointed = ranks.broadcast_first((config.steps, config.train.gradient_checkpointing))
-    train = config.train.model_copy(update={"gradient_checkpointing": checkpointed})
-    config = config.model_copy(update={"steps": steps, "epochs": None, "train": train})
+    config = config.with_train(gradient_checkpointing=checkpointed)
+    config = config.model_copy(update={"steps": steps, "epochs": None})
     trainers: dict[str, Trainer] = {}
     for (role, each), algorithm in zip(config.roles().items(), make_algorithms(config).values(), strict=True):
         source = models.resolve(each.model.name)

@@ -248,6 +248,10 @@ class RunConfig(Section):
                 f"{host}; leave loop.listen out, or use 0.0.0.0:PORT"
             )
 
+    def with_train(self, **settings: Any) -> "RunConfig":
+        """A copy with other settings of the train section."""
+        return self.model_copy(update={"train": self.train.model_copy(update=settings)})
+
     def _runtime_agrees(self) -> Iterator[str]:
         tester, train = self.tester, self.train
         if self.runtime.name == "ray" and train.gradient_checkpointing == "auto":

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, ModelError
@@ -71,7 +70,7 @@ def knobs(subject: Subject, found: Estimate) -> list[Knob]:
 def _fewest_layers(subject: Subject, found: Estimate) -> Knob:
     """Gradient checkpointing of as few layers as suffice; more take more time."""
     count = fewest_layers(subject, lambda each: _again(each, each.config, found))
-    planned = _again(subject, _with(subject.config, gradient_checkpointing=count), found)
+    planned = _again(subject, subject.config.with_train(gradient_checkpointing=count), found)
     return Knob(f"train.gradient_checkpointing={count}", found.peak - planned.peak, planned.fit == "yes")
 
 
@@ -101,31 +100,27 @@ def _changes(config: RunConfig, found: Estimate) -> Iterator[tuple[str, RunConfi
     micro = max(found.work.micro.values())
     longest = max(found.work.of(role)[1] for role in found.work.micro)
     if (less := max(longest, micro // 2)) < micro:
-        yield f"train.max_tokens_per_microbatch={less}", _with(config, max_tokens_per_microbatch=less)
+        yield f"train.max_tokens_per_microbatch={less}", config.with_train(max_tokens_per_microbatch=less)
     if train.gradient_checkpointing is not True:
-        yield _ALL_LAYERS, _with(config, gradient_checkpointing=True)
+        yield _ALL_LAYERS, config.with_train(gradient_checkpointing=True)
     if gpu and "optimizer" not in train.offload:
         away = (*train.offload, "optimizer")
-        yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
+        yield f"train.offload=[{','.join(away)}]", config.with_train(offload=away)
     if gpu and "reference" not in train.offload and "reference" in found.needs.parts:
         away = (*train.offload, "reference")
-        yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
+        yield f"train.offload=[{','.join(away)}]", config.with_train(offload=away)
     if train.optimizer == "adamw" and found.layout.ranks == 1:
-        yield "train.optimizer=adamw8bit", _with(config, optimizer="adamw8bit")
+        yield "train.optimizer=adamw8bit", config.with_train(optimizer="adamw8bit")
     if found.cache is not None and found.cache.slots > 1:
         less_kv = round((found.engine or found.needs).parts["KV cache"] / GIB / 2, 2)
         engine = config.rollout.engine.model_copy(update={"kv_cache_gb": max(less_kv, 0.01)})
         rollout = config.rollout.model_copy(update={"engine": engine})
         yield f"rollout.engine.kv_cache_gb={max(less_kv, 0.01):g}", config.model_copy(update={"rollout": rollout})
     if train.lora is None:
-        yield "train.lora={}", _with(config, lora=LoraConfig())
+        yield "train.lora={}", config.with_train(lora=LoraConfig())
     if train.lora is None or train.lora.base_bits == 16:
         lora = (train.lora or LoraConfig()).model_copy(update={"base_bits": 4})
-        yield "train.lora.base_bits=4", _with(config, lora=lora)
-
-
-def _with(config: RunConfig, **settings: Any) -> RunConfig:
-    return config.model_copy(update={"train": config.train.model_copy(update=settings)})
+        yield "train.lora.base_bits=4", config.with_train(lora=lora)
 
 
 def predict_problems(subject: Subject, found: Estimate) -> Iterator[Finding]:

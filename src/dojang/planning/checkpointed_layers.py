@@ -91,5 +91,4 @@ def _free_machine() -> Instance:
 
 
 def _with(subject: "Subject", layers: int) -> "Subject":
-    train = subject.config.train.model_copy(update={"gradient_checkpointing": layers})
-    return replace(subject, config=subject.config.model_copy(update={"train": train}))
+    return replace(subject, config=subject.config.with_train(gradient_checkpointing=layers))
