@@ -25,9 +25,15 @@ READY_ENVIRONMENTS := .venv-environments/.ready .venv-verifiers/.ready .venv-ope
 VENV_SAGEMAKER := .venv-sagemaker
 READY_SAGEMAKER := $(VENV_SAGEMAKER)/.ready
 
+# An environment $(1): updated, or made anew if an earlier attempt was interrupted, which pip may not survive.
+define venv
+$(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(1)
+@rm -f $@
+endef
+
 # An environment $(1) that sees the packages of the environments $(2), and installs only what it adds.
 define over_venv
-$(PYTHON) -m venv $(1)
+$(call venv,$(1))
 for base in $(2); do \
 	echo "import site; site.addsitedir('$$(echo $$PWD/$$base/lib/python*/site-packages)')"; \
 done > $$(echo $(1)/lib/python*/site-packages)/base.pth
@@ -44,7 +50,7 @@ install: $(READY)  ## set up .venv with dojang and the development tools
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "dojang needs Python 3.11 or newer; use make PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(call venv,$(VENV))
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	# torch first and by itself: resolved together with the rest, pip may prefer a newer build with gigabytes of CUDA.
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
@@ -134,7 +140,7 @@ test-vllm: $(READY_VLLM)  ## run the tests of the vLLM engines, on the CPU, in a
 $(READY_VLLM): pyproject.toml constraints.txt tests/vllm/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 		|| { echo "vLLM's build for CPUs needs Python 3.11; use make PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV_VLLM)
+	$(call venv,$(VENV_VLLM))
 	$(VENV_VLLM)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_VLLM)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	# Without our constraints: vLLM has its own opinion on the version of transformers.
@@ -162,7 +168,7 @@ test-trl: $(READY_TRL)  ## run the tests with TRL, datasets, pandas and wandb, i
 	$(VENV_TRL)/bin/python -m pytest tests/with_trl tests/unit/data/test_in_memory_rows.py tests/unit/track/test_wandb.py
 
 $(READY_TRL): pyproject.toml constraints.txt tests/with_trl/requirements.txt
-	$(PYTHON) -m venv $(VENV_TRL)
+	$(call venv,$(VENV_TRL))
 	$(VENV_TRL)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_TRL)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(VENV_TRL)/bin/python -m pip install --quiet --constraint constraints.txt \
