@@ -91,6 +91,8 @@ def prepare_torch(device: torch.device) -> None:
     """Sets torch's process-wide options."""
     # Attention's backward pass on a GPU adds in no fixed order: runs repeat there only up to rounding.
     torch.use_deterministic_algorithms(device.type == "cpu")
+    # Else torch.empty would write into all its memory, such as gigabytes of KV cache that a run may never use.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # cuDNN's attention makes a new plan for every new shape, and decoding has a new shape at every token.
     torch.backends.cuda.enable_cudnn_sdp(False)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' bars would overlap with ours

@@ -28,6 +28,11 @@ def load_quantised(source: str, compute: torch.dtype, device: torch.device) -> P
         raise ConfigError(f"train.lora.base_bits=4 needs bitsandbytes and accelerate ({error}): {_REMEDY}") from error
     except Exception as error:
         raise ModelError(f"model {source} cannot be loaded in 4 bits: {error}") from error
+    # On processors with AVX512-BF16, forward passes without gradients would replace the weights by a copy for bfloat16
+    # products: less precise than those with gradients, and not for all shapes.
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
     return model
 
 

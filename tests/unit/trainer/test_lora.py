@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from dojang import models
 from dojang.algos.grpo import GrpoConfig
 from dojang.core.errors import ConfigError
 from dojang.runs.export import export
@@ -230,6 +231,20 @@ def test_restored_adapters_continue_bit_exactly(
     asyncio.run(after.restore(tmp_path / "saved"))
     assert step(after, groups) == expected[2]
     assert scores(after, groups) == scores(full_tensor, groups)
+
+
+def test_forward_passes_without_gradients_leave_4_bit_weights_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On processors with AVX512-BF16 bitsandbytes would replace them by less precise ones."""
+    modules = pytest.importorskip("bitsandbytes.nn.modules")
+    monkeypatch.setattr(modules, "has_avx512bf16", lambda: True)
+    model = load_quantised(str(models.resolve("dojang-tiny")), torch.float32, torch.device("cpu")).eval()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    tokens = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        found = model(input_ids=tokens).logits
+    assert torch.equal(found, model.train()(input_ids=tokens).logits.detach())
+    after = model.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
 
 
 def test_eight_bits_suffice_to_learn(make: Callable[..., TorchTrainer], groups: list[Group]) -> None:
