@@ -24,6 +24,7 @@ from dojang.build.sft import demonstrations, held_out_samples
 from dojang.build.workflows import RoleParts, make_eval_workflow, make_workflow
 from dojang.config.run_config import RunConfig
 from dojang.core.run_dir import RunDir
+from dojang.engine.config import EngineSection
 from dojang.inference.multi_policy import MultiPolicyEngine
 from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.curriculum import Curriculum
@@ -57,6 +58,8 @@ __all__ = [
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2}
 """Largest mean difference between the engine's and the trainer's log-probs, by dtype."""
+FP8_TOLERANCE = 0.5
+"""The same for an engine whose linear layers are quantized to 8 bits: a small model gives 0.16."""
 
 
 def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Console, *, first: int = 0) -> Run:
@@ -130,12 +133,16 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
                 renderer=part.renderer,
                 problems=prepared.train,
                 sampling=train_sampling(part.config, config.seed, stops=False),
-                tolerance=TOLERANCE[numeric.compute],
+                tolerance=_tolerance(part.config.rollout.engine, numeric.compute),
                 role=role,
             )
             for role, part in parts.items()
         ],
     )
+
+
+def _tolerance(engine: EngineSection, dtype: torch.dtype) -> float:
+    return FP8_TOLERANCE if engine.fp8 else TOLERANCE[dtype]
 
 
 MakePolicy = Callable[[RunConfig, str, PreTrainedTokenizerBase], "LocalPolicy | RayPolicy"]

@@ -15,6 +15,7 @@ from dojang import models
 from dojang.algos.role_advantages import MultiRoleAlgorithm
 from dojang.build.benchmarks import Loaded, load_benchmarks, naming
 from dojang.build.distiller import check_teacher, check_teacher_prompt
+from dojang.build.fp8_check import check_fp8
 from dojang.build.local import check_model, check_processes, check_reference, has_critic
 from dojang.build.preflight import check_architecture, check_cache, check_metric, check_packages
 from dojang.build.prompt_lengths import fit_benchmarks, measure
@@ -148,6 +149,7 @@ def _check_settings(config: RunConfig, errors: ErrorList, *, dry: bool, packages
             check_cache(each.model.name)
             check_architecture("tester.model" if role == "tester" else "model.name", each.model.name)
             check_model(each)
+            check_fp8(each)
     with errors.collect():
         check_teacher(config)
     with errors.collect():

@@ -1,4 +1,4 @@
-"""Attention on a CPU: chunked prefill, and decode of one token per row of the page table.
+"""Attention on a CPU: chunked prefill, and decode of the new tokens of running sequences.
 
 Grouped-query attention folds the query heads that share a key head into the query length, so that no key is repeated.
 """
@@ -94,8 +94,9 @@ def _attend(q_BHQD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, mask: Tensor | None,
     return score_BHQT.softmax(-1, dtype=precise).to(v_BHTD.dtype) @ v_BHTD
 
 
-def decode_attention(cache: KvCache, position_N: Sequence[int], shape: Shape) -> Attend:
-    """Return the attention function for one token in each of the first N rows of the page table, at these positions."""
+def decode_attention(cache: KvCache, position_N: Sequence[int], shape: Shape, row_N: Sequence[int]) -> Attend:
+    """Return the attention function for N tokens at these positions of these rows of the page table."""
+    table = cache.page_table[row_N]
     if (compiled := compiled_attention_for(cache.keys_LPKTD)) is not None:
         length_N = torch.tensor(position_N) + 1
         return lambda layer, q_NHD, k_NKD, v_NKD: compiled(
@@ -104,7 +105,7 @@ def decode_attention(cache: KvCache, position_N: Sequence[int], shape: Shape) ->
             v_NKD,
             cache.keys_LPKTD[layer],
             cache.values_LPKTD[layer],
-            cache.page_table,
+            table,
             length_N,
             scale=shape.scale,
             window=shape.windows[layer],
@@ -113,7 +114,7 @@ def decode_attention(cache: KvCache, position_N: Sequence[int], shape: Shape) ->
     count, device = len(position_N), cache.keys_LPKTD.device
     groups = _groups(position_N)
     last_N = torch.tensor(position_N, device=device)
-    page_table = torch.from_numpy(cache.page_table[:count, : pages_for(max(position_N) + 1)]).long().to(device)
+    page_table = torch.from_numpy(table[:, : pages_for(max(position_N) + 1)]).long().to(device)
     slots = page_table.gather(1, (last_N // PAGE_TOKENS)[:, None])[:, 0], last_N % PAGE_TOKENS
     place_T = torch.arange(page_table.shape[1] * PAGE_TOKENS, device=device)
     age_NT = last_N[:, None] - place_T

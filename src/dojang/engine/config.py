@@ -62,6 +62,11 @@ class EngineSection(Section):
     """Weight sync after each step: full sends all weights, delta the changed values and a checksum. If the checksum
     differs, and at first, all weights are sent."""
 
+    @property
+    def fp8(self) -> bool:
+        """Whether it computes in 8 bits, so that its log-probs differ from the trainer's by more than rounding."""
+        return False
+
     def gpus(self) -> int:
         """Number of GPUs per engine."""
         return 1
@@ -96,9 +101,20 @@ class TorchEngineConfig(StartedEngineSection):
     """Prefix caching: GiB for keys and values of finished turns, on top of `kv_cache_gb`. The next turn of a
     conversation prefills only its new tokens. 0 disables it. Defaults to 1 on a CPU with a workflow of several turns,
     else to 0."""
+    quantization: Literal["none", "fp8"] = "none"
+    """Precision of the linear layers: fp8 computes them in 8 bits while sampling, and keeps the weights that updates
+    write. The log-probs are those of the quantized policy (docs/engines.md). On a GPU from compute capability 9.0."""
+    speculative_tokens: int = Field(default=0, ge=0, le=16)
+    """Speculative decoding: next tokens per sequence that are guessed by n-grams of its prompt and the samples of its
+    group, and verified in one decode step, as many as add hardly any time (docs/engines.md). The same tokens are
+    sampled as without. 0 disables it."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of the engine without a GPU. Defaults to one per core, or one less where programs are judged on
     the same machine: threads synchronise, so a busy core costs more than one thread less."""
+
+    @property
+    def fp8(self) -> bool:
+        return self.quantization == "fp8"
 
     def prefix_cache(self, *, gpu: bool, several_turns: bool) -> float:
         """Size of the prefix cache in GiB."""
@@ -120,8 +136,12 @@ class TorchEngineConfig(StartedEngineSection):
             reserved=parts.reserved,
             prefill_chunk_tokens=self.prefill_chunk_tokens,
             prefix_cache_gb=self.prefix_cache(gpu=model.device.type == "cuda", several_turns=parts.several_turns),
+            speculative_tokens=self.speculative_tokens,
+            quantization=self.quantization,
         )
         if found.engine == "generate":
+            if self.fp8:
+                raise ModelError(f"rollout.engine.quantization is not supported for {parts.source}: {found.message}")
             warnings.warn(f"{parts.source}: {found.message}", RuntimeWarning, stacklevel=2)
             engine = GenerateEngine
         return engine(  # it copies the weights

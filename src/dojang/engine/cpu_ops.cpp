@@ -1,9 +1,10 @@
 // Decode on a CPU between the matrix products. Sums are in single precision, whatever the type of the numbers. Nothing
 // here depends on torch: the caller passes addresses, and strides counted in numbers.
 //
-// Decode attention (`attend`): stores the newest token's key and value in its page of the KV cache, then attends to all
-// tokens of the sequence, page by page. Query heads that share a key head are computed together, a few tokens at a time,
-// so that little is read twice. Scores are in units of log2: powers of two are the cheapest.
+// Decode attention (`attend`): stores the keys and values of the new tokens in their pages of the KV cache; then each
+// attends to all tokens of its sequence up to itself, page by page. Query heads that share a key head are computed
+// together, a few tokens at a time, so that little is read twice. Scores are in units of log2: powers of two are the
+// cheapest.
 //
 // `add_rms_norm`, `rotary` and `silu_mul` pass over each row once, where torch passes over all rows several times.
 
@@ -103,6 +104,16 @@ void attend(const CacheLayout& at, const Number* q, const Number* k, const Numbe
 #pragma omp parallel
     {
         std::vector<float> query(group * size), sums(group * size), weights;
+        // All are stored before any attends: several rows may be tokens of one sequence.
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < at.rows; ++row) {
+            const int64_t token = length[row] - 1;
+            const int64_t place = table[row * at.table_row + token / at.tokens] * at.page + token % at.tokens * size;
+            for (int64_t head = 0; head < at.heads; ++head) {
+                std::memcpy(keys + place + head * at.head, k + row * at.k_row + head * size, size * sizeof(Number));
+                std::memcpy(values + place + head * at.head, v + row * at.v_row + head * size, size * sizeof(Number));
+            }
+        }
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < at.rows * at.heads; ++task) {
             const int64_t row = task / at.heads, head = task % at.heads, end = length[row];
@@ -112,8 +123,6 @@ void attend(const CacheLayout& at, const Number* q, const Number* k, const Numbe
             const auto place = [&](int64_t token) {
                 return pages[token / at.tokens] * at.page + head * at.head + token % at.tokens * size;
             };
-            std::memcpy(keys + place(end - 1), k + row * at.k_row + head * size, size * sizeof(Number));
-            std::memcpy(values + place(end - 1), v + row * at.v_row + head * size, size * sizeof(Number));
             const Number* own_q = q + row * at.q_row + head * group * size;
             for (int64_t i = 0; i < group * size; ++i) query[i] = wide(own_q[i]) * at.scale;
             sums.assign(group * size, 0);

@@ -151,8 +151,9 @@ class CompiledAttention:
         window: int = 0,
         softcap: float = 0.0,
     ) -> Tensor:
-        """Attend the newest token of each of the first N sequences of the page table to its sequence, [N, H, D]. Stores
-        the token's key and value at position length - 1. `scale`, `window` and `softcap` are those of `Shape`."""
+        """Attend a token of each of the first N rows of the page table to its sequence, [N, H, D]. Stores its key and
+        value at position length - 1, before any token attends: several rows may be tokens of one sequence. `scale`,
+        `window` and `softcap` are those of `Shape`."""
         rows, heads, size = k_NKD.shape
         assert all(each.stride()[1:] == (size, 1) for each in (q_NHD, k_NKD, v_NKD))
         assert keys_PKTD.stride() == values_PKTD.stride()

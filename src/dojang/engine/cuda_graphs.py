@@ -7,6 +7,8 @@ write into page 0 of the KV cache, which no sequence has.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,10 @@ import torch
 from torch import Tensor
 
 from dojang.engine.attention import PrefillChunk, prefill_attention
-from dojang.engine.decode import SampledTokens, StepInputs, sample
+from dojang.engine.decode import SampledTokens, StepInputs, sample, verify_drafts
 from dojang.engine.decoder import Attend, Decoder
-from dojang.engine.kv_cache import KvCache
-from dojang.engine.kv_cache_size import pages_for
+from dojang.engine.kv_cache import KvCache, Slots
+from dojang.engine.kv_cache_size import PAGE_TOKENS, pages_for
 from dojang.engine.triton_kernels import Sampler, attend_cache
 from dojang.types import Sampling
 
@@ -30,18 +32,29 @@ _PAGES_PAST_END = pages_for(2 * _MAX_STEPS)
 before its end is seen."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Kind of a graph."""
+
+    rows: int
+    samples: bool
+    """Whether it samples tokens; else it ends with the logits."""
+    drafted: bool = False
+    """Whether several rows may be tokens of one sequence."""
+
+
 class CudaGraphRunner:
     """DecodeRunner on a GPU."""
 
     def __init__(self, decoder: Decoder, cache: KvCache, max_num_seqs: int) -> None:
         self._decoder, self._cache = decoder, cache
         device = decoder.device
-        rows = _graph_size(max_num_seqs)
+        rows = _graph_size(decoder.cheap_rows(max_num_seqs))  # guesses have rows of their own
         self._token_N = torch.zeros(rows, dtype=torch.int64, device=device)
         self._position_N = torch.zeros(rows, dtype=torch.int32, device=device)
         self._page_table = torch.zeros(rows, cache.page_table.shape[1], dtype=torch.int32, device=device)
         self._sampler = Sampler(rows, _MAX_STEPS, decoder.shape.vocabulary, device)
-        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._graphs: dict[_Kind, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._count = 0
         """Rows that are no padding."""
         self._pool: Any = None
@@ -56,19 +69,32 @@ class CudaGraphRunner:
     def decode(
         self, token_N: Sequence[int], position_N: Sequence[int], inputs: StepInputs
     ) -> Callable[[], SampledTokens]:
+        if any(inputs.drafts):
+            return verify_drafts(token_N, position_N, inputs, partial(self._decode, drafted=True))
+        return self._decode(token_N, position_N, range(len(token_N)), inputs)
+
+    def _decode(
+        self,
+        token_N: Sequence[int],
+        position_N: Sequence[int],
+        row_N: Sequence[int],
+        inputs: StepInputs,
+        *,
+        drafted: bool = False,
+    ) -> Callable[[], SampledTokens]:
         count = len(token_N)
         rows = _graph_size(count)
         padding = rows - count
         _fill(self._token_N, [*token_N, *[0] * padding])
         _fill(self._position_N, [*position_N, *[0] * padding])
-        self._fill_page_table(range(count), rows)
+        self._fill_page_table(row_N, rows)
         if _needs_eager_sampling(inputs.samplings):
-            graph, logits_NV = self._graph(rows, samples=False)
+            graph, logits_NV = self._graph(_Kind(rows, samples=False, drafted=drafted))
             graph.replay()
             sampled = sample(logits_NV[:count], inputs)
             return lambda: sampled
         _fill(self._sampler.temperature_N, [*(each.temperature for each in inputs.samplings), *[1.0] * padding])
-        return self._run_steps(inputs)
+        return self._run_steps(inputs, drafted=drafted)
 
     def can_continue(self, samplings: Sequence[Sampling]) -> bool:
         return not _needs_eager_sampling(samplings)
@@ -94,13 +120,13 @@ class CudaGraphRunner:
         table[: len(rows)] = used
         self._page_table[:size, : table.shape[1]].copy_(torch.from_numpy(table).pin_memory(), non_blocking=True)
 
-    def _run_steps(self, inputs: StepInputs) -> Callable[[], SampledTokens]:
+    def _run_steps(self, inputs: StepInputs, *, drafted: bool = False) -> Callable[[], SampledTokens]:
         """Replay decode steps from the current state of the rows."""
         steps, self._count = inputs.uniform_RN.shape
         uniform_RN = torch.from_numpy(inputs.uniform_RN).float().pin_memory()
         self._sampler.uniform_RN[:steps, : self._count].copy_(uniform_RN, non_blocking=True)
         self._sampler.step.zero_()
-        graph, _ = self._graph(_graph_size(self._count), samples=True)
+        graph, _ = self._graph(_Kind(_graph_size(self._count), samples=True, drafted=drafted))
         for _ in range(steps):
             graph.replay()
         return self._fetch(steps, self._count)
@@ -122,33 +148,38 @@ class CudaGraphRunner:
 
         return wait
 
-    def _graph(self, rows: int, *, samples: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        if (rows, samples) not in self._graphs:
-            self._graphs[rows, samples] = self._capture(rows, samples=samples)
-        return self._graphs[rows, samples]
+    def _graph(self, kind: _Kind) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        if kind not in self._graphs:
+            self._graphs[kind] = self._capture(kind)
+        return self._graphs[kind]
 
-    def _capture(self, rows: int, *, samples: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def _capture(self, kind: _Kind) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         kept = [each.clone() for each in (self._token_N, self._position_N, self._sampler.step)]
         # Warm-up: compiles kernels and makes allocations that are not allowed during capture.
-        self._step(rows, samples=samples)
+        self._step(kind)
         graph = torch.cuda.CUDAGraph()
         # Thread-local: another thread may use the GPU meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing, capture_error_mode="thread_local"):
-            logits_NV = self._step(rows, samples=samples)
+            logits_NV = self._step(kind)
         self._pool = graph.pool()
         for target, value in zip((self._token_N, self._position_N, self._sampler.step), kept, strict=True):
             target.copy_(value)
         return graph, logits_NV
 
-    def _step(self, rows: int, *, samples: bool) -> Tensor:
+    def _step(self, kind: _Kind) -> Tensor:
+        rows = kind.rows
         page_table, position_N, token_N = self._page_table[:rows], self._position_N[:rows], self._token_N[:rows]
         keys_LPKTD, values_LPKTD = self._cache.keys_LPKTD, self._cache.values_LPKTD
 
+        slots = _slots(page_table, position_N) if kind.drafted else None
+
         def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
+            if slots is not None:  # several rows are tokens of one sequence, and each attends to those before it
+                self._cache.store(layer, slots, k_NKD, v_NKD)
             return attend_cache(q_NHD, k_NKD, v_NKD, keys_LPKTD[layer], values_LPKTD[layer], position_N, page_table)
 
         logits_NV = self._decoder.logits(self._decoder.forward(token_N, position_N, attend))
-        if samples:
+        if kind.samples:
             self._sampler.sample(logits_NV, token_N, position_N)
         return logits_NV
 
@@ -180,6 +211,13 @@ def packed_prefill_attention(chunks: Sequence[PrefillChunk], cache: KvCache, dec
         return torch.cat(outputs)
 
     return attend
+
+
+def _slots(page_table: Tensor, position_N: Tensor) -> Slots:
+    """Slots of one token in each row of the page table."""
+    at_N = position_N.long()
+    page_N = page_table.gather(1, (at_N // PAGE_TOKENS)[:, None])[:, 0]
+    return page_N.long(), at_N % PAGE_TOKENS
 
 
 def _needs_eager_sampling(samplings: Sequence[Sampling]) -> bool:

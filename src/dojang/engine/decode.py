@@ -5,8 +5,8 @@ the tokens. Shapes: R steps, N sequences, E hidden size, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from dojang.engine.kv_cache import KvCache
 from dojang.engine.sampler import Truncation, sample_tokens
 from dojang.types import Sampling
 
-__all__ = ["DecodeRunner", "EagerRunner", "SampledTokens", "StepInputs", "sample"]
+__all__ = ["DecodeRunner", "EagerRunner", "SampledTokens", "StepInputs", "sample", "verify_drafts"]
 
 _LOGITS_PER_CALL = 2**20
 """Logits sampled at a time on a CPU: more would not stay in its cache, and their memory would be freed and allocated
@@ -33,6 +33,13 @@ class StepInputs:
     samplings: Sequence[Sampling]
     uniform_RN: NDArray[np.float64]
     """Uniform random numbers, [steps, sequences]."""
+    drafts: Sequence[Sequence[int]] = ()
+    """Guesses of the next tokens of each sequence, which one step verifies (ngram_drafts.py); with them, the numbers
+    are of the token sampled after each guess."""
+
+    def drafted(self, drafts: Sequence[Sequence[int]]) -> "StepInputs":
+        """The same, with guesses."""
+        return replace(self, drafts=drafts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,16 @@ class SampledTokens:
     token_RN: NDArray[np.int64]
     logp_RN: NDArray[np.float64]
     plain_RN: NDArray[np.float64]
+    count_N: NDArray[np.int64] | None = None
+    """Number of tokens of each sequence; None: one for each step."""
+
+    def by_sequence(self) -> list[list[list[Any]]]:
+        """Tokens of each sequence, and both of their log-probs."""
+        found = [each.T.tolist() for each in (self.token_RN, self.logp_RN, self.plain_RN)]
+        if self.count_N is None:
+            return found
+        counts = self.count_N.tolist()
+        return [[each[:count] for each, count in zip(rows, counts, strict=True)] for rows in found]
 
 
 class DecodeRunner(Protocol):
@@ -78,7 +95,14 @@ class EagerRunner:
     def decode(
         self, token_N: Sequence[int], position_N: Sequence[int], inputs: StepInputs
     ) -> Callable[[], SampledTokens]:
-        attend = decode_attention(self._cache, position_N, self._decoder.shape)
+        if any(inputs.drafts):
+            return verify_drafts(token_N, position_N, inputs, self._decode)
+        return self._decode(token_N, position_N, range(len(token_N)), inputs)
+
+    def _decode(
+        self, token_N: Sequence[int], position_N: Sequence[int], row_N: Sequence[int], inputs: StepInputs
+    ) -> Callable[[], SampledTokens]:
+        attend = decode_attention(self._cache, position_N, self._decoder.shape, row_N)
         tokens_N, positions_N = (torch.tensor(each, device=self._decoder.device) for each in (token_N, position_N))
         x_NE = self._decoder.forward(tokens_N, positions_N, attend)
         sampled = sample(self._decoder.logits(x_NE), inputs)
@@ -91,6 +115,48 @@ class EagerRunner:
         self, kept: Sequence[int], rows: Sequence[int], inputs: StepInputs
     ) -> Callable[[], SampledTokens]:
         raise NotImplementedError
+
+
+def verify_drafts(
+    token_N: Sequence[int],
+    position_N: Sequence[int],
+    inputs: StepInputs,
+    decode: Callable[[Sequence[int], Sequence[int], Sequence[int], StepInputs], Callable[[], SampledTokens]],
+) -> Callable[[], SampledTokens]:
+    """Sample after the last token of each sequence and after each of its guesses, in one step; what follows a wrong
+    guess is dropped. `decode` starts a step for tokens at positions of rows of the page table, several in one row."""
+    drafts = inputs.drafts
+    sizes = [1 + len(draft) for draft in drafts]
+    row_M = np.repeat(np.arange(len(sizes)), sizes)
+    place_M = np.concatenate([np.arange(size) for size in sizes])
+    token_M = [each for token, draft in zip(token_N, drafts, strict=True) for each in (token, *draft)]
+    position_M = np.asarray(position_N)[row_M] + place_M
+    samplings = [inputs.samplings[row] for row in row_M.tolist()]
+    step = StepInputs(samplings, np.ascontiguousarray(inputs.uniform_RN[place_M, row_M][None]))
+    result = decode(token_M, position_M.tolist(), row_M.tolist(), step)
+
+    def wait() -> SampledTokens:
+        found = result()
+        token_RN, logp_RN, plain_RN = (
+            _by_step(each[0], place_M, row_M) for each in (found.token_RN, found.logp_RN, found.plain_RN)
+        )
+        count_N = np.array([1 + _num_right(draft, token_RN[:, at]) for at, draft in enumerate(drafts)])
+        return SampledTokens(token_RN, logp_RN, plain_RN, count_N)
+
+    return wait
+
+
+def _by_step(value_M: NDArray[Any], place_M: NDArray[np.int64], row_M: NDArray[np.int64]) -> NDArray[Any]:
+    """Values as if each place were a step, [steps, sequences]; zeros past the last guess of a sequence."""
+    value_RN = np.zeros((place_M.max() + 1, row_M.max() + 1), value_M.dtype)
+    value_RN[place_M, row_M] = value_M
+    return value_RN
+
+
+def _num_right(draft: Sequence[int], sampled: NDArray[np.int64]) -> int:
+    """Number of leading guesses that were sampled."""
+    wrong = (at for at, token in enumerate(draft) if token != sampled[at])
+    return next(wrong, len(draft))
 
 
 def sample(logits_NV: Tensor, inputs: StepInputs) -> SampledTokens:

@@ -42,7 +42,9 @@ class Layer:
         return [self.qkv, self.out, *self.mlp.linears]
 
 
-def load_layer(named: Mapping[str, Tensor], index: int, config: Any, family: Family, dtype: torch.dtype) -> Layer:
+def load_layer(
+    named: Mapping[str, Tensor], index: int, config: Any, family: Family, dtype: torch.dtype, *, fp8: bool
+) -> Layer:
     """Copy the weights of a layer out of a model's parameters."""
     prefix = f"model.layers.{index}."
 
@@ -53,7 +55,7 @@ def load_layer(named: Mapping[str, Tensor], index: int, config: Any, family: Fam
         sizes = [len(named[f"{prefix}{name}.weight"]) for name in names]
         has_bias = f"{prefix}{names[0]}.bias" in named
         bias = copied([f"{name}.bias" for name in names]) if has_bias else None
-        return Linear(copied([f"{name}.weight" for name in names]), sizes, bias)
+        return Linear(copied([f"{name}.weight" for name in names]), sizes, bias, fp8=fp8)
 
     qk_norms = () if family.qk_norm == "none" else _QK_NORMS
     places = (family.norm_before_attention, family.norm_after_attention, family.norm_before_mlp, family.norm_after_mlp)
@@ -66,7 +68,7 @@ def load_layer(named: Mapping[str, Tensor], index: int, config: Any, family: Fam
     mlp: Mlp
     if has_experts:
         experts = (copied([name]) for name in ("mlp.gate.weight", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"))
-        mlp = Experts(*experts, top_k=config.num_experts_per_tok, normalise=config.norm_topk_prob)
+        mlp = Experts(*experts, fp8=fp8, top_k=config.num_experts_per_tok, normalise=config.norm_topk_prob)
     else:
         mlp = DenseMlp(linear(family.gate_up), family.gate_up, linear([_DOWN]), _DOWN)
     norm_weights = {f"{name}.weight": each for name, each in norms.items()}

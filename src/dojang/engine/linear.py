@@ -1,4 +1,4 @@
-"""Linear layers for inference: several fused into one matrix product, with weights packed for the CPU."""
+"""Linear layers for inference: several fused into one matrix product, with weights packed for the CPU or in FP8."""
 
 import platform
 from collections.abc import Sequence
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from dojang.engine.fp8 import Fp8Weight
 
 __all__ = ["Linear"]
 
@@ -16,10 +18,11 @@ _ROWS = 64
 class Linear:
     """Several linear layers with their weights concatenated; `sizes` is the number of output rows of each."""
 
-    def __init__(self, weight: Tensor, sizes: Sequence[int], bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, sizes: Sequence[int], bias: Tensor | None = None, *, fp8: bool = False) -> None:
         self.weight = weight
         self._sizes = list(sizes)
         self._bias = bias
+        self._quantized = Fp8Weight(weight) if fp8 else None
         self._packs = _packs(weight)
         self._packed: Tensor | None = None
         """Packed at first use: weights replaced before that are never packed."""
@@ -40,10 +43,14 @@ class Linear:
         return found
 
     def refresh(self) -> None:
-        """Drop the packed weights, after the weights have changed."""
+        """Drop the packed weights, after the weights have changed; quantize them again."""
         self._packed = None
+        if self._quantized is not None:
+            self._quantized.fill(self.weight)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._quantized is not None:
+            return self._quantized.product(x, self._bias)
         if self._packs and (len(x) > 1 or x.dtype is torch.bfloat16):  # a single row is faster unpacked
             if self._packed is None:
                 self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, _ROWS)

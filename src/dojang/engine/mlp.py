@@ -56,7 +56,14 @@ class Experts:
     """Mixture of experts: each token goes to the `top_k` experts with the highest router probability."""
 
     def __init__(
-        self, router_XE: Tensor, gate_up_XFE: Tensor, down_XEF: Tensor, *, top_k: int, normalise: bool
+        self,
+        router_XE: Tensor,
+        gate_up_XFE: Tensor,
+        down_XEF: Tensor,
+        *,
+        top_k: int,
+        normalise: bool,
+        fp8: bool,
     ) -> None:
         """With `normalise`, the probabilities of a token's experts are scaled to sum to one."""
         self._top_k, self._normalise = top_k, normalise
@@ -66,8 +73,8 @@ class Experts:
             "mlp.experts.down_proj": down_XEF,
         }
         self._router_XE = router_XE
-        self._gate_up = [Linear(each_FE, [len(each_FE)]) for each_FE in gate_up_XFE]
-        self._down = [Linear(each_EF, [len(each_EF)]) for each_EF in down_XEF]
+        self._gate_up = [Linear(each_FE, [len(each_FE)], fp8=fp8) for each_FE in gate_up_XFE]
+        self._down = [Linear(each_EF, [len(each_EF)], fp8=fp8) for each_EF in down_XEF]
 
     @property
     def linears(self) -> list[Linear]:

@@ -33,11 +33,12 @@ from dojang.engine.decode import SampledTokens, StepInputs, sample
 from dojang.engine.decoder import Decoder
 from dojang.engine.kv_cache import Budget, KvCache, Prefix
 from dojang.engine.kv_cache_size import pages_for
+from dojang.engine.ngram_drafts import NgramDrafts
 from dojang.engine.prefix_cache import PrefixCache
 from dojang.engine.sequence import Request, Sequence
 from dojang.engine.stop_criteria import StopCriteria
 from dojang.engine.waiting import WaitingQueue
-from dojang.types import Completion, Finish
+from dojang.types import Finish
 
 __all__ = ["Scheduler"]
 
@@ -72,6 +73,7 @@ class Scheduler:
         prefill_chunk_tokens: int | None,
         prefix_cache: int = 0,
         context: int | None = None,
+        speculative_tokens: int = 0,
     ) -> None:
         """`budget` of the KV cache, and bytes of `prefix_cache`, which come on top."""
         self._decoder = decoder
@@ -93,6 +95,7 @@ class Scheduler:
         self._runner, self._prefill_attention = make_backend(decoder, cache, max_num_seqs)
         self._prefix_cache = PrefixCache(prefix_cache // cache.page_bytes, cache.drop)
         cache.on_pressure = self._prefix_cache.evict_oldest
+        self._drafts = NgramDrafts(speculative_tokens, decoder.cheap_rows) if speculative_tokens else None
         self.preempted = 0
         """Sequences that were preempted so far."""
         self._waiting = WaitingQueue(cache, self._prefix_cache)
@@ -181,7 +184,7 @@ class Scheduler:
             current = self._in_flight or self._decode()
             # While no sequence waits to run, start the next steps before collecting these: the GPU never idles.
             self._in_flight = None
-            if not self._waiting and self._runner.can_continue([seq.request.sampling for seq in current.sequences]):
+            if not self._waiting and self._can_decode_ahead(current):
                 self._in_flight = self._decode_ahead(current)
             self._prefill()  # the GPU decodes meanwhile
             self._collect(current)
@@ -310,6 +313,13 @@ class Scheduler:
             running = list(self._running)
             lengths = [seq.length for seq in running]
             left = [self._limit(seq) - length for seq, length in zip(running, lengths, strict=True)]
+            drafts = self._drafts.draft(running, left) if self._drafts else []
+            if any(drafts):
+                stored = [length + len(draft) for length, draft in zip(lengths, drafts, strict=True)]
+                if self._cache.extend(range(len(running)), stored):
+                    steps = 1 + max(map(len, drafts))
+                    break
+                drafts = []
             steps = self._runner.num_steps([seq.request.sampling for seq in running], left)
             if self._cache.extend(range(len(running)), _stored(lengths, left, steps)):
                 break
@@ -318,8 +328,13 @@ class Scheduler:
             elif len(running) == 1 and not self._waiting.evict_last(shared=True):
                 self._raise_too_long(self._limit(running[0]))
         tokens, positions = [seq.tokens[-1] for seq in running], [length - 1 for length in lengths]
-        result = self._runner.decode(tokens, positions, self._step_inputs(running, steps))
+        result = self._runner.decode(tokens, positions, self._step_inputs(running, steps).drafted(drafts))
         return _InFlight(running, left, steps, result)
+
+    def _can_decode_ahead(self, current: _InFlight) -> bool:
+        """Whether the next steps may start before the tokens of these are known: guesses follow known tokens."""
+        speculates = self._drafts is not None and self._drafts.has_room(len(self._running))
+        return not speculates and self._runner.can_continue([seq.request.sampling for seq in current.sequences])
 
     def _decode_ahead(self, current: _InFlight) -> _InFlight | None:
         """Start the steps after `current` for all sequences that may continue, unless pages are short."""
@@ -340,26 +355,21 @@ class Scheduler:
 
     def _step_inputs(self, sequences: abc.Sequence[Sequence], steps: int, start: int = 0) -> StepInputs:
         """Sampling parameters and random numbers of `steps` steps, beginning `start` steps from now."""
-        uniform_NR = np.zeros((len(sequences), steps))
-        for numbers_R, seq in zip(uniform_NR, sequences, strict=True):
-            given = seq.next_uniforms(start, steps)
-            numbers_R[: len(given)] = given
-        return StepInputs([seq.request.sampling for seq in sequences], np.ascontiguousarray(uniform_NR.T))
+        uniform_RN = np.stack([seq.next_uniforms(start, steps) for seq in sequences], 1)
+        return StepInputs([seq.request.sampling for seq in sequences], uniform_RN)
 
     def _append(self, sequences: abc.Sequence[Sequence], sampled: SampledTokens, rows: Iterable[int]) -> None:
         """Append sampled tokens to sequences up to their stop; row -1 marks a sequence that finished earlier."""
-        sampled_N = (each.T.tolist() for each in (sampled.token_RN, sampled.logp_RN, sampled.plain_RN))
-        updates = [each for each in zip(sequences, rows, *sampled_N, strict=True) if each[1] >= 0]
+        updates = [each for each in zip(sequences, rows, *sampled.by_sequence(), strict=True) if each[1] >= 0]
         stops = [
             self._stop_criteria.check(seq.tokens, tokens, self._limit(seq) - seq.length, seq.request.sampling)
             for seq, _, tokens, _, _ in updates
         ]
         finished = dict[int, Finish]()
         for (seq, row, tokens, logps, plains), (count, finish) in zip(updates, stops, strict=True):
-            seq.tokens += tokens[:count]
-            seq.logprobs += logps[:count]
-            seq.plain_logprobs += plains[:count]
-            seq.note_version(self.version, count)
+            seq.append(tokens[:count], logps[:count], plains[:count], self.version)
+            if self._drafts:
+                self._drafts.learn(seq, count)
             if finish:
                 finished[row] = finish
         for row in sorted(finished, reverse=True):  # the last row takes the place of one that is removed
@@ -379,15 +389,8 @@ class Scheduler:
 
     def _finish(self, seq: Sequence, finish: Finish) -> None:
         request = seq.request
-        request.finished[seq.index] = Completion(
-            tokens=tuple(seq.tokens),
-            logprobs=tuple(seq.logprobs),
-            text=self._stop_criteria.text(seq.tokens, request.sampling),
-            finish=finish,
-            version=seq.spans[0].version if seq.spans else self.version,
-            plain_logprobs=tuple(seq.plain_logprobs),
-            spans=tuple(seq.spans),
-        )
+        text = self._stop_criteria.text(seq.tokens, request.sampling)
+        request.finished[seq.index] = seq.completion(text, finish, self.version)
         if len(request.finished) == request.n:
             request.deliver(request)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from dojang.engine.kv_cache import Prefix
 from dojang.engine.rng import uniforms
-from dojang.types import Completion, Sampling, Span
+from dojang.types import Completion, Finish, Sampling, Span
 
 __all__ = ["Request", "Sequence"]
 
@@ -51,13 +51,28 @@ class Sequence:
     def max_length(self) -> int:
         return len(self.request.prompt) + self.request.sampling.max_tokens
 
-    def note_version(self, version: int, count: int) -> None:
-        """Record that weights `version` sampled the last `count` tokens."""
-        end = len(self.tokens)
+    def append(self, tokens: list[int], logprobs: list[float], plain_logprobs: list[float], version: int) -> None:
+        """Append tokens that weights `version` sampled."""
+        self.tokens += tokens
+        self.logprobs += logprobs
+        self.plain_logprobs += plain_logprobs
+        count, end = len(tokens), len(self.tokens)
         if self.spans and self.spans[-1].version == version:
             self.spans[-1] = Span(version, self.spans[-1].start, end)
         else:
             self.spans.append(Span(version, end - count, end))
+
+    def completion(self, text: str, finish: Finish, version: int) -> Completion:
+        """The finished sample; `version` of the weights if it has no token."""
+        return Completion(
+            tokens=tuple(self.tokens),
+            logprobs=tuple(self.logprobs),
+            text=text,
+            finish=finish,
+            version=self.spans[0].version if self.spans else version,
+            plain_logprobs=tuple(self.plain_logprobs),
+            spans=tuple(self.spans),
+        )
 
     @classmethod
     def of(cls, request: Request, index: int, prefix: Prefix, max_tokens: int) -> "Sequence":
@@ -66,5 +81,8 @@ class Sequence:
         return cls(request, index, prefix, uniforms(sampling.seed, sampling.prompt_index, index, max_tokens))
 
     def next_uniforms(self, start: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Random numbers of `count` tokens, beginning `start` tokens after the last one; fewer near the limit."""
-        return self.uniforms[len(self.tokens) + start : len(self.tokens) + start + count]
+        """Random numbers of `count` tokens, beginning `start` tokens after the last one; zeros past the limit."""
+        found, first = np.zeros(count), len(self.tokens) + start
+        given = self.uniforms[first : first + count]
+        found[: len(given)] = given
+        return found

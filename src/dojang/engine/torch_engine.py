@@ -86,16 +86,18 @@ class TorchEngine:
         reserved: Callable[[], int] | None = None,
         prefill_chunk_tokens: int | None = None,
         prefix_cache_gb: float = 0.0,
+        speculative_tokens: int = 0,
         context: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype | None = None,
         float32_head: bool = False,
+        quantization: Literal["none", "fp8"] = "none",
         weight_sync: Literal["full", "delta"] = "full",
     ) -> None:
         """`alone`: no other process or trainer uses the same GPU, so the KV cache may take most of it. `reserved`
         tells at the first request how many bytes trainers will still allocate there. `weight_sync`: load full weights
         or deltas."""
-        decoder = Decoder(model, dtype, float32_head=float32_head)
+        decoder = Decoder(model, dtype, float32_head=float32_head, fp8=quantization == "fp8")
         self._device = decoder.device
         self._threads = threads
         """Number of CPU threads; None: torch's default."""
@@ -114,6 +116,7 @@ class TorchEngine:
             prefill_chunk_tokens=prefill_chunk_tokens,
             prefix_cache=int(prefix_cache_gb * 2**30),
             context=context,
+            speculative_tokens=speculative_tokens,
         )
         self._weights = weights
         self._deltas = weight_sync == "delta"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dojang.engine.elementwise import ElementwiseSettings
 
-__all__ = ["Sampler", "TritonElementwise", "attend_cache"]
+__all__ = ["Sampler", "TritonElementwise", "attend_cache", "quantize_rows"]
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _PROGRAMS = 528
@@ -235,13 +235,40 @@ def attend_cache(
         keys_PKTD.stride(0), keys_PKTD.stride(1),
         kv_heads, group, group_block, head, head_block, page, shares,
         "ieee" if q_NHD.dtype is torch.float32 else "tf32", num_warps=4,
-        num_stages=5,  # two blocks are loaded ahead, and their page numbers before them
+        # Two blocks are loaded ahead, and their page numbers before them. Blocks of 64 KiB have no room for that.
+        num_stages=5 if page * head_block * keys_PKTD.element_size() <= 2**15 else 3,
     )  # fmt: skip
     if shares > 1:
         _combine_kernel[(rows * kv_heads, group)](
             sums, peaks, weights, out_NHD, group, group_block, head, head_block, shares, num_warps=1
         )
     return out_NHD
+
+
+# FP8 ----------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _quantize_rows_kernel(x_at, bytes_at, scale_at, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    x = tl.load(x_at + row * size + at, inside, 0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(x), 0), 1e-12) / 448.0
+    scaled = tl.minimum(tl.maximum(x / scale, -448.0), 448.0)
+    tl.store(bytes_at + row * size + at, scaled.to(bytes_at.dtype.element_ty), inside)
+    tl.store(scale_at + row, scale)
+
+
+def quantize_rows(x_NE: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in 8 bits (E4M3), with the scale of each, as fp8.py defines them."""
+    x_NE = x_NE.contiguous()
+    rows, size = x_NE.shape
+    bytes_NE = torch.empty_like(x_NE, dtype=torch.float8_e4m3fn)
+    scale_N = x_NE.new_empty(rows, dtype=torch.float32)
+    block = triton.next_power_of_2(size)
+    _quantize_rows_kernel[(rows,)](x_NE, bytes_NE, scale_N, size, block, num_warps=4 if block <= 4096 else 16)
+    return bytes_NE, scale_N
 
 
 # Sampling ------------------------------------------------------------------------------------------------------------

@@ -137,6 +137,8 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if config.model.device == "cuda" and layout.gpu is None:
         said = f"model.device=cuda, but {layout.instance.name} has no GPU"
         yield Finding("failed", "machine", said, ConfigError.exit_code)
+    if layout.unsupported:
+        yield Finding("failed", "machine", layout.unsupported, ModelError.exit_code)
     if layout.ranks % config.train.sequence_parallel:
         said = f"train.sequence_parallel={config.train.sequence_parallel} does not divide the {layout.ranks} processes"
         yield Finding("failed", "ranks", f"{said}; use more GPUs, or set it lower", ConfigError.exit_code)

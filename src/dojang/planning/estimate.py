@@ -105,7 +105,9 @@ class Estimate:
     @property
     def fit(self) -> str:
         divided = all(self.layout.of(role).ranks % self.sequence_parallel == 0 for role in self.work.lengths)
-        if not divided or self.layout.lacks or (self.cache is not None and not self.cache.slots):
+        if not divided or self.layout.lacks or self.layout.unsupported:
+            return "no"
+        if self.cache is not None and not self.cache.slots:
             return "no"
         share = self.peak / self.capacity
         if self.layout.gpu:

@@ -35,13 +35,15 @@ class Gpu:
     """Bandwidth of collectives within a machine (NVLink or PCIe), GB/s; rough, not measured."""
     network: float
     """Its share of the machine's network bandwidth, GB/s."""
+    fp8: bool = False
+    """Whether it has the products of rollout.engine.quantization=fp8."""
 
 
 GPUS: Mapping[str, Gpu] = {
     "A100-40GB": Gpu("A100-40GB", 39.4, 312, 1.555, 200, 6),
     "A100-80GB": Gpu("A100-80GB", 79.2, 312, 2.039, 200, 6),
-    "H100": Gpu("H100", 79.2, 989, 3.35, 300, 50),
-    "H200": Gpu("H200", 139.8, 989, 4.8, 300, 50),
+    "H100": Gpu("H100", 79.2, 989, 3.35, 300, 50, fp8=True),
+    "H200": Gpu("H200", 139.8, 989, 4.8, 300, 50, fp8=True),
     "A10G": Gpu("A10G", 22.3, 70, 0.6, 10, 1.5),
     "L4": Gpu("L4", 22.0, 121, 0.3, 10, 1.5),
     "L40S": Gpu("L40S", 44.4, 362, 0.864, 10, 1.5),

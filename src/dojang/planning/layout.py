@@ -42,6 +42,8 @@ class Layout:
     """GPUs of an engine there; they are all in one machine. A rollout worker has as many."""
     workers: int = 0
     """Rollout workers on a Ray cluster. Those without room wait, and the run goes on."""
+    fp8: bool = False
+    """Whether engines compute in 8 bits."""
 
     def of(self, role: str) -> "Layout":
         """The same machines with the processes of one role."""
@@ -58,6 +60,14 @@ class Layout:
     @property
     def gpu(self) -> Gpu | None:
         return self.instance.gpu
+
+    @property
+    def unsupported(self) -> str:
+        """Why the run's engine is not supported on this machine; empty if it is."""
+        if not self.fp8 or self.gpu is None or self.gpu.fp8:
+            return ""
+        needed = "a GPU of compute capability 9.0 (H100 or later)"
+        return f"rollout.engine.quantization=fp8 needs {needed}, not {self.gpu.name}"
 
     @property
     def cores(self) -> int:
@@ -131,6 +141,10 @@ class Layout:
 def make_layout(config: RunConfig, instance: Instance, nodes: int, ranks: int | None = None) -> Layout:
     """Chooses the layout. All GPUs train; with rollout.engine=remote half of them, and the others run servers. Without
     GPUs, one process. On Ray the recipe sets the numbers of trainers and engines."""
+    return replace(_make_layout(config, instance, nodes, ranks), fp8=config.rollout.engine.fp8)
+
+
+def _make_layout(config: RunConfig, instance: Instance, nodes: int, ranks: int | None) -> Layout:
     if config.model.device == "cpu" or (isinstance(config.runtime, RayConfig) and config.runtime.gpus == 0):
         instance = replace(instance, gpu=None, gpus=0)
     gpus = instance.gpus * nodes

@@ -329,10 +329,12 @@ class _Device:
     def engine_weights(self) -> float:
         if not self.engine_here:
             return 0
-        packed = 0
+        fp8, packed, quantized = self.rollout.engine.fp8, 0, 0.0
         if self.layout.gpu is None and (self.layout.instance.arm or self.precision == "half"):
-            packed = self.shape.projected + self.shape.vocabulary * self.shape.hidden
-        return self.compute * (self.shape.parameters + packed) / self.tensor_parallel
+            packed = self.shape.vocabulary * self.shape.hidden + (0 if fp8 else self.shape.projected)
+        if fp8:
+            quantized = self.shape.projected * (1 if self.layout.gpu else 1 + self.compute)
+        return (self.compute * (self.shape.parameters + packed) + quantized) / self.tensor_parallel
 
     @property
     def engine_work(self) -> float:

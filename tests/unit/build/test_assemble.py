@@ -123,6 +123,23 @@ def test_a_custom_algorithm_gets_its_options() -> None:
     assert not algorithm.requirements.critic
 
 
+def test_engines_in_8_bits_may_differ_from_the_trainer_by_more_than_rounding(tmp_path: Path) -> None:
+    async def tolerance(*overrides: str) -> float:
+        config = recipes.load("quickstart", ["loop.mode=sync", *overrides])
+        prepared = await asyncio.to_thread(assemble.prepare, config)
+        run = assemble.build(config, prepared, RunDir(tmp_path), Console(quiet=True))
+        (check,) = run.parity_checks
+        await check.check()
+        await run.engine.close()
+        return check.tolerance
+
+    try:
+        assert asyncio.run(tolerance()) == 1e-3
+        assert asyncio.run(tolerance("rollout.engine.quantization=fp8")) == 0.5
+    finally:
+        torch.use_deterministic_algorithms(False)  # which a run switches on for the whole process
+
+
 @pytest.mark.parametrize("algo", ["ppo", "grpo", "{name: custom, make_with: 'mine:Algorithm'}"])
 def test_there_is_a_critic_only_if_the_algorithm_needs_one(algo: str, tmp_path: Path) -> None:
     config = recipes.load("quickstart", ["loop.mode=sync", f"algo={algo}" if "{" in algo else f"algo.name={algo}"])

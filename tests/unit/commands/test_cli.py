@@ -250,7 +250,7 @@ def test_an_unknown_benchmark_is_a_list_of_the_known_ones() -> None:
     result = run("bench", "nosuch")
     assert result.returncode == 2
     assert "dojang: unknown benchmark 'nosuch'; known: " in result.stderr
-    assert "scale, startup" in result.stderr
+    assert "scale, speculation, startup" in result.stderr
     assert "machine" not in result.stderr  # part of the others
     assert run("bench").stderr == result.stderr.replace(
         "unknown benchmark 'nosuch'; known:", "give the name of a benchmark:"

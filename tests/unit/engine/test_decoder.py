@@ -70,7 +70,7 @@ def scored(decoder: Decoder) -> list[Tensor]:
             [prompt[min(each, len(prompt) - 1)] for each, prompt in zip(length, PROMPTS, strict=True)]
         )
         position_N = torch.tensor([min(each, len(prompt) - 1) for each, prompt in zip(length, PROMPTS, strict=True)])
-        attend = decode_attention(cache, position_N.tolist(), decoder.shape)
+        attend = decode_attention(cache, position_N.tolist(), decoder.shape, range(len(position_N)))
         logits_NV = decoder.logits(decoder.forward(token_N, position_N, attend))
         for at, prompt in enumerate(PROMPTS):
             if length[at] < len(prompt):

@@ -1,4 +1,4 @@
-"""Decode attention on a GPU over pages that lie anywhere, beside attention in double precision.
+"""Decode attention on a GPU over pages that lie anywhere, beside attention in double precision; rows in 8 bits.
 
 Without a GPU it runs in Triton's interpreter, where Triton is installed, with NumPy 2.2 (later ones have no conversion
 that the interpreter needs): TRITON_INTERPRET=1 python -m pytest -W ignore::DeprecationWarning FILE
@@ -15,7 +15,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU, and TRITON_INTERPRET is not set", allow_module_level=True)
 
-from dojang.engine.triton_kernels import attend_cache  # noqa: E402  # it needs Triton
+from dojang.engine.fp8 import quantized, restored  # noqa: E402
+from dojang.engine.triton_kernels import attend_cache, quantize_rows  # noqa: E402  # it needs Triton
 
 PAGE = 64
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
@@ -77,3 +78,19 @@ def test_sequences_past_the_end_of_their_pages_write_into_page_0() -> None:
     attend_cache(qkv[:, :1], qkv[:, 1:2], qkv[:, 2:], keys, values, position, page_table)
     written = {(page, place) for page, _, place, _ in keys.nonzero().tolist()}
     assert written == {(0, 1), (0, 0), (2, PAGE - 1)}
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="Triton's interpreter does not round up to powers of two")
+@pytest.mark.parametrize("size", [16, 96, 1536, 8960])
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+def test_rows_in_8_bits(dtype: torch.dtype, size: int) -> None:
+    """As on a CPU, but for a number halfway between two others: divisions may differ by rounding."""
+    torch.manual_seed(0)
+    x = (torch.randn(7, size) * torch.logspace(-3, 2, 7)[:, None]).to(dtype).to(DEVICE)
+    x[3] = 0
+    bytes_NE, scale_N = quantize_rows(x)
+    wanted, wanted_scale_N = quantized(x)
+    assert torch.allclose(scale_N, wanted_scale_N, rtol=1e-6)
+    found, expected_NE = (restored(*each, torch.float32) for each in ((bytes_NE, scale_N), (wanted, wanted_scale_N)))
+    assert (found != expected_NE).float().mean() < 0.01
+    assert ((found - expected_NE).abs() <= expected_NE.abs() / 7).all()

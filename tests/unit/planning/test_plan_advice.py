@@ -48,6 +48,20 @@ def test_recipes_fit_what_they_say_they_want() -> None:
         assert planned.needs.peak <= planned.capacity, name
 
 
+def test_gpus_without_fp8_are_refused() -> None:
+    asked = subject("smollm2-gsm8k", "rollout.engine.quantization=fp8")
+    for instance, supported in (
+        ("h200", True),
+        ("p4de.24xlarge", False),
+        ("g6e.48xlarge", False),
+        ("c7i.4xlarge", True),
+    ):
+        said = [each.said for each in found(asked, instance) if "rollout.engine.quantization=fp8 needs" in each.said]
+        assert bool(said) is not supported
+        if not supported:
+            assert estimate(asked, INSTANCES[instance]).fit == "no"
+
+
 def test_a_run_that_does_not_fit_is_reported_with_settings_that_help() -> None:
     large = ("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "rollout.prompts_per_step=16", "algo.kl_coef=0.1")
     asked = subject(*large, "train.max_tokens_per_microbatch=24576")

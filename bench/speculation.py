@@ -1,0 +1,130 @@
+"""Speculative decoding by n-grams beside the same engine without it: tokens per second of a few samples at a time.
+
+    python bench/speculation.py --model smollm2-135m-instruct --data data/gsm8k --sequences 1,2,4,8 --guesses 4
+
+Groups of `--sequences` samples answer the first `--prompts` questions of GSM8K, one group after the other. N-grams need
+real text: a model with random weights repeats nothing. The tokens are the same with and without up to rounding, and
+the notes tell how many samples differ. Rounds are interleaved; the median counts.
+"""
+
+import asyncio
+import statistics
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.engine.decode import StepInputs
+from dojang.engine.torch_engine import TorchEngine
+from dojang.types import Sampling
+from dojang.weight_sync.versions import WeightVersions
+from gsm8k_samples import add_options, gsm8k_prompts, pretrained, timed_samples
+from machine import Row, arguments, report
+from shapes import fast_dtype
+
+
+@dataclass
+class Decoded:
+    """What an engine decoded in one round."""
+
+    seconds: float = 0.0
+    texts: list[tuple[int, ...]] = field(default_factory=list)
+    steps: int = 0
+    guesses: int = 0
+    right: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.texts))
+
+
+def counted(engine: TorchEngine, found: Decoded) -> None:
+    """Counts steps and guesses from now on."""
+    runner = engine._scheduler._runner
+    decode = runner.decode
+
+    def count(tokens: Any, positions: Any, inputs: StepInputs) -> Any:
+        found.steps += len(inputs.uniform_RN) if not any(inputs.drafts) else 1
+        found.guesses += sum(map(len, inputs.drafts))
+        result = decode(tokens, positions, inputs)
+        if not any(inputs.drafts):
+            return result
+
+        def wait() -> Any:
+            sampled = result()
+            found.right += int((sampled.count_N - 1).sum())
+            return sampled
+
+        return wait
+
+    runner.decode = count  # type: ignore[method-assign]
+
+
+def play(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[tuple[int, ...]],
+    sampling: Sampling,
+    sequences: int,
+    guesses: int,
+) -> Decoded:
+    """Samples every prompt `sequences` times, one prompt after the other."""
+    engine = TorchEngine(
+        model,
+        tokenizer,
+        WeightVersions(model.dtype),
+        max_num_seqs=sequences,
+        kv_cache_gb=1.0,
+        speculative_tokens=guesses,
+    )
+    found = Decoded()
+    warm = partial(counted, engine, found)
+    groups, found.seconds = asyncio.run(timed_samples(engine, prompts, sampling, sequences, warm))
+    found.texts = [each.tokens for group in groups for each in group]
+    return found
+
+
+def row(sequences: int, guesses: int, mine: list[Decoded], plain: list[Decoded]) -> Row:
+    """The median round of both."""
+    speeds = [statistics.median(each.tokens / each.seconds for each in rounds) for rounds in (mine, plain)]
+    own, other = mine[0], plain[0]
+    different = sum(a != b for a, b in zip(own.texts, other.texts, strict=True))
+    per_step = own.tokens / own.steps / (other.tokens / other.steps)
+    share = own.right / own.guesses if own.guesses else 0.0
+    return Row(
+        f"{sequences} sequence{'s' * (sequences > 1)} at a time",
+        f"{guesses} guesses",
+        "no guesses",
+        speeds[0],
+        speeds[1],
+        "tok/s",
+        speeds[0] / speeds[1],
+        f"{per_step:.2f}x tokens per step, {share:.0%} of guesses right, {different} of {len(own.texts)} texts differ",
+    )
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    add_options(parser)
+    parser.add_argument("--sequences", default="1,2,4,8", help="samples of a prompt, N,...")
+    parser.add_argument("--guesses", default="4", help="rollout.engine.speculative_tokens, N,...")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    options = parser.parse_args()
+    model, tokenizer = pretrained(options.model, fast_dtype(options.device), options.device)
+    prompts = gsm8k_prompts(options.data, tokenizer, options.prompts, options.max_tokens)
+    sampling = Sampling(options.temperature, options.max_tokens)
+    guessed = [int(each) for each in options.guesses.split(",")]
+    rows = []
+    for sequences in map(int, options.sequences.split(",")):
+        rounds = [
+            {guesses: play(model, tokenizer, prompts, sampling, sequences, guesses) for guesses in (0, *guessed)}
+            for _ in range(options.rounds)
+        ]
+        for guesses in guessed:
+            rows.append(row(sequences, guesses, [each[guesses] for each in rounds], [each[0] for each in rounds]))
+    report("speculation", rows, options.json)
+
+
+if __name__ == "__main__":
+    main()
