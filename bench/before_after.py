@@ -15,6 +15,7 @@ an OUT_DIR with the results of other settings is refused.
 import argparse
 import json
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def named(text: str) -> tuple[str, list[str]]:
     name, colon, arguments = text.partition(":")
     if not (name.isidentifier() and colon and arguments.split()):
         raise argparse.ArgumentTypeError(f"{text!r} must have the form 'NAME: ARGUMENTS of dojang eval'")
-    return name, arguments.split()
+    return name, shlex.split(arguments)
 
 
 def keep_command(path: Path, command: list[str]) -> None:

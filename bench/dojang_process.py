@@ -10,14 +10,17 @@ from typing import Any
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 
+def environment() -> dict[str, str]:
+    """Environment variables with which Python finds dojang's source."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))}
+
+
 def dojang(log: Path, *arguments: str) -> None:
     """Runs `dojang ARGUMENTS` with its output in `log`. Exits with the end of it if the command fails."""
-    path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:
         command = [sys.executable, "-m", "dojang", *arguments]
-        environment = {**os.environ, "PYTHONPATH": path}
-        ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False)
+        ended = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment(), check=False)
     if ended.returncode:
         shown = " ".join(arguments)
         raise SystemExit(f"dojang {shown} ended with {ended.returncode}:\n{log.read_text()[-3000:]}")

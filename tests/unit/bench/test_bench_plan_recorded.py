@@ -1,9 +1,15 @@
 """Plans beside the recorded runs of docs/results: the table of docs/planning.md."""
 
+from functools import cache
+
 import pytest
 
+import plan_recorded
 from plan_figures import FIGURES, Figure, planned
-from plan_recorded import RESULTS, RUNS, TOLERANCE, Run, compare, table
+from plan_recorded import RESULTS, RUNS, TOLERANCE, Run, table
+
+compare = cache(plan_recorded.compare)
+"""A plan takes about a second."""
 
 FAR = {"135M, stream", "135M, distillation from 1.5B", "1.5B, stream, LoRA, coder and tester"}
 """Runs whose steps the plan does not describe; docs/planning.md says so."""
