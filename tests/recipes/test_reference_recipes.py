@@ -84,6 +84,7 @@ RECIPES = [
     "gsm8k-qwen2.5-coder-1.5b-qlora",
     "gsm8k-smollm2-distill",
     "mbpp-1.5b",
+    "python-tool-1.5b",
     "coder-tester-1.5b",
     "codefu-1.5b",
     "deepmath-qwen2.5-0.5b",
@@ -95,8 +96,6 @@ RECIPES = [
     "code-qwen3-8b-m2po-delta",
     "code-qwen3-8b-m2po-full",
 ]
-WITH_TOOLS = ["python-tool-1.5b"]
-"""Recipes that the shipped models cannot run: their chat templates have no tools."""
 IN_ONE_PROCESS = """
 import json, sys
 from pathlib import Path
@@ -135,14 +134,14 @@ def prepared(recipe_name: str, folder: Path) -> list[str]:
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The settings of each recipe."""
     folder = tmp_path_factory.mktemp("data")
-    return {name: prepared(name, folder / name) for name in [*RECIPES, *WITH_TOOLS] if gradable(name)}
+    return {name: prepared(name, folder / name) for name in RECIPES if gradable(name)}
 
 
 @pytest.fixture(scope="module")
 def runs(data: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the run directories of all recipes. One process runs them all: to start one takes seconds."""
     folder = tmp_path_factory.mktemp("runs")
-    asked = json.dumps({name: [*TINY, *where, *smaller(name)] for name, where in data.items() if name in RECIPES})
+    asked = json.dumps({name: [*TINY, *where, *smaller(name)] for name, where in data.items()})
     (folder / "in_one_process.py").write_text(IN_ONE_PROCESS)
     command = [sys.executable, str(folder / "in_one_process.py"), asked, str(folder)]
     result = commands.run(command, capture_output=True, text=True, timeout=600)
@@ -163,7 +162,7 @@ def smaller(name: str) -> list[str]:
     return [*teacher, *(["data.shots=0"] if "gsm8k" in name else [])]
 
 
-@pytest.mark.parametrize("name", [*RECIPES, *WITH_TOOLS])
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_dry_run_accepts_the_recipe(data: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(section, "find_spec", lambda package: True)  # vLLM and Ray are on the cluster
     if name not in data:

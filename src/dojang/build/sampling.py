@@ -64,7 +64,7 @@ def _sampling(
         config.rollout.max_tokens,
         seed,
         stop=config.data.stop if stops else (),
-        stop_line=config.task.stop_line() if stops else None,
+        stop_line=config.workflow.stop_line(config.task.stop_line()) if stops else None,
         top_k=settings.top_k,
         top_p=settings.top_p,
         min_p=settings.min_p,

@@ -36,10 +36,15 @@ def env_try(
         str, typer.Option(metavar="MODULE:CLASS", help="Class of a custom environment.", show_default=False)
     ] = "",
 ) -> None:
-    """Play one episode with a model, and print the conversation with the rewards of each turn."""
+    """Play one episode with a model, and print the conversation with the rewards of each turn. Exit code 1 if the
+    environment fails."""
     from dojang.api.episodes import play_episode
     from dojang.commands.print_episode import print_episode
+    from dojang.types import Outcome
 
     overrides = [each if "." in each.partition("=")[0] else f"workflow.{each}" for each in settings or []]
     workflow = {"name": name, **({"make_with": make_with} if make_with else {})}
-    print_episode(play_episode(workflow, model=model, seed=seed, overrides=overrides))
+    episode = play_episode(workflow, model=model, seed=seed, overrides=overrides)
+    print_episode(episode)
+    if episode.verdict.outcome is Outcome.JUDGE_ERROR:
+        raise typer.Exit(1)

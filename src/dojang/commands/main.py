@@ -163,7 +163,9 @@ def evaluate(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="MODEL", help="Model name, model or adapter directory, or run directory (its best checkpoint)."
+            metavar="MODEL",
+            help="Model name, model or adapter directory, or run directory (its best checkpoint). Default: "
+            "that of --recipe.",
         ),
     ] = None,
     overrides: Annotated[
@@ -215,10 +217,15 @@ def evaluate(
     if compare is not None:
         command.compare(*compare, output)
         return
-    if model is None:
-        raise ConfigError("give a MODEL and --data NAME or FILE, or --compare A B; see `dojang eval --help`")
+    if model is not None and cases.is_setting(model):  # the first argument is MODEL, which was left out
+        overrides = [model, *(overrides or [])]
+        model = None
+    if model is None and not recipe:
+        raise ConfigError(
+            "give a MODEL and --data NAME or FILE, or --recipe RECIPE, or --compare A B; see `dojang eval --help`"
+        )
     command.run(
-        model,
+        model or cases.model_of(recipe, overrides or ()),
         options,
         data=on.split(",") if on else (),
         shots=cases.numbers(shots),

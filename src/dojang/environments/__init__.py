@@ -4,6 +4,7 @@ base            Environment, Reply, Step: what a user's environment is made of
 tools           ToolEnvironment: tools that the model may call before it answers
 tool_calls      parsing of tool calls
 multi_turn      the workflow: plays a group of episodes per problem
+episode_start   reset of an environment, and its first prompt; also tried by --dry-run
 episode         token streams and rewards of an episode
 results         reading of what an environment returns
 calls           calls of an environment's methods, with a time limit

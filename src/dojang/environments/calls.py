@@ -17,7 +17,8 @@ class EnvironmentFailed(Exception):
 
 
 async def call_with_limit(method: Callable[..., Any], *arguments: object, timeout_s: float) -> Any:
-    """Calls a method; raises EnvironmentFailed if it raises or takes longer than `timeout_s`."""
+    """Calls a method; raises EnvironmentFailed if it raises (also SystemExit, or CancelledError without a cancellation)
+    or takes longer than `timeout_s`."""
     name = getattr(method, "__qualname__", str(method))
     try:
         async with asyncio.timeout(timeout_s):
@@ -27,7 +28,11 @@ async def call_with_limit(method: Callable[..., Any], *arguments: object, timeou
             return await found if inspect.isawaitable(found) else found
     except TimeoutError as error:
         raise EnvironmentFailed(f"{name} took longer than workflow.timeout_s={timeout_s:g}") from error
-    except Exception as error:
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        raise EnvironmentFailed(f"{name} raised CancelledError") from error
+    except (Exception, SystemExit) as error:
         raise EnvironmentFailed(f"{name} raised {describe_exception(error)}") from error
 
 

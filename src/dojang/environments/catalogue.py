@@ -14,7 +14,7 @@ _NEEDS = {
     "custom": "workflow.make_with",
     "frozen_lake": "data.name=episodes",
     "openenv": "data.name=episodes; workflow.urls or workflow.app; workflow.python with the package openenv",
-    "python_tool": f"{_TOOLS}; a machine that judges programs (dojang judge selftest)",
+    "python_tool": f"{_TOOLS}, or call_format=code_block; a machine that judges programs (dojang judge selftest)",
     "repair": "task.name=code",
     "search": f"{_TOOLS}; workflow.corpus",
     "skyrl_gym": "workflow.python with the package skyrl-gym",

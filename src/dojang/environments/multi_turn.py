@@ -10,25 +10,22 @@ import reprlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 
 from dojang.environments.base import Environment, Reply, Step
 from dojang.environments.calls import EnvironmentFailed, call_with_limit
 from dojang.environments.episode import Episode
+from dojang.environments.episode_start import start_episode
 from dojang.environments.results import as_messages, as_step, check_judged
-from dojang.environments.tools import schemas_of
-from dojang.protocols import Renderer, Task, TooLong
+from dojang.protocols import Renderer, Task
 from dojang.types import Finish, Group, Problem, Sample, Verdict
 from dojang.workflows.batched_turns import TurnBarrier
-from dojang.workflows.grade_with_retries import grade_with_retries, make_group
+from dojang.workflows.grade_with_retries import make_group
 from dojang.workflows.section import RolloutPolicy
 
 __all__ = ["EpisodeLimits", "MultiTurn"]
 
 _TURN_STREAM = 2**35
 """Distance between the seeds of two turns, so that each turn of an episode has its own random numbers."""
-_RESETS = 3
-"""Number of times an episode is started before it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +96,17 @@ class MultiTurn:
         return episode.samples()
 
     async def _start(self, problem: Problem, episode: Episode) -> tuple[Environment, Renderer]:
-        """Makes and resets the environment, again after a failure; renders its first messages."""
-        for attempt in range(_RESETS):
-            environment = self._make()
-            environment.grade, environment.task = partial(grade_with_retries, self._task, problem), self._task
-            try:
-                first = as_messages(await self._call(environment.reset, problem))
-                break
-            except EnvironmentFailed:
-                await self._close(environment, episode)
-                if attempt == _RESETS - 1:
-                    raise
-        renderer = self._policy.renderer
-        if tools := environment.tools():
-            renderer = renderer.with_tools(schemas_of(tools))
-        try:
-            episode.begin(first, renderer.render(first))
-        except TooLong as error:
-            raise EnvironmentFailed(str(error)) from error
-        return environment, renderer
+        """Starts the environment, and the episode with its first messages."""
+        started = await start_episode(
+            self._make,
+            self._task,
+            problem,
+            self._policy.renderer,
+            timeout_s=self._limits.timeout_s,
+            close=lambda environment: self._close(environment, episode),
+        )
+        episode.begin(started.messages, started.tokens)
+        return started.environment, started.renderer
 
     async def _turn(
         self, environment: Environment, renderer: Renderer, episode: Episode, prompt_index: int, turn: int

@@ -1,5 +1,6 @@
 """Python as a tool: a sandboxed interpreter that keeps its variables during an episode; the task grades the answer.
 
+The model calls it in the format of its chat template, or writes blocks of ```python, as models without tool calls can.
 Mistakes of the code (exceptions, limits) are told to the model. A failure of the sandbox fails the episode, which is
 not trained on.
 """
@@ -10,23 +11,34 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
-from dojang.environments.base import Environment
+from dojang.environments.base import Environment, Messages, Reply, StepResult
+from dojang.environments.calls import in_thread
 from dojang.environments.section import EnvironmentSection
-from dojang.environments.tools import ToolEnvironment
+from dojang.environments.tools import ToolEnvironment, shortened
 from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.python_session import PythonSession, session_host
 from dojang.judge.worker_handle import WorkerFailed
 from dojang.programs import Limits
 from dojang.protocols import Task
-from dojang.types import Problem
+from dojang.tasks.extract import final_fence
+from dojang.tasks.stop_lines import or_after_fence
+from dojang.types import Message, Problem, StopLine
 
-__all__ = ["PythonTool", "PythonToolConfig"]
+__all__ = ["PythonBlocks", "PythonTool", "PythonToolConfig"]
+
+_LANGUAGE = "python3"
+BLOCKS_PROMPT = """\
+You can run Python code. Write it in one block that begins with ```python and ends with ```; print what you want to \
+see, and end your message there. The next message shows what it printed. Variables are kept."""
 
 
 class PythonToolConfig(EnvironmentSection):
     """Python as a tool: a sandboxed interpreter that keeps its variables during an episode."""
 
     name: Literal["python_tool"] = "python_tool"
+    call_format: Literal["tool_call", "code_block"] = "tool_call"
+    """How the model runs code. tool_call: tool calls of its chat template. code_block: a block of ```python ends the
+    reply, and the next message of the user has what it printed; for models without tool calls."""
     cpu_s: float = Field(default=5.0, ge=0.01, le=3600)
     """Limit of CPU seconds per call; twice as much for sleeping."""
     memory_mb: int = Field(default=512, ge=8, le=2**20)
@@ -39,10 +51,20 @@ class PythonToolConfig(EnvironmentSection):
     """Packages that code may import, by import name, as judge.packages."""
 
     def environment(self) -> Environment:
-        return PythonTool(self._host(), Limits(cpu_s=self.cpu_s, memory_mb=self.memory_mb))
+        kind = PythonTool if self.call_format == "tool_call" else PythonBlocks
+        return kind(self._host(), Limits(cpu_s=self.cpu_s, memory_mb=self.memory_mb))
+
+    def stop_line(self, of_task: StopLine | None) -> StopLine | None:
+        return of_task if self.call_format == "tool_call" else or_after_fence(of_task, _LANGUAGE)
 
     def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
-        """Raises ConfigError if code cannot be run on this machine."""
+        """Raises ConfigError if code cannot be run on this machine, or if it cannot be told from answers."""
+        if self.call_format == "code_block" and getattr(task, "languages", None):
+            raise ConfigError(
+                "workflow.call_format=code_block runs blocks of code, so answers that are programs would never be "
+                "graded; use workflow.name=repair, where the judge runs them and the model may try again, or "
+                "workflow.call_format=tool_call"
+            )
         super().check_problems(task, problems)
         session = PythonSession(self._host(), Limits(cpu_s=max(5.0, self.cpu_s)))
         try:
@@ -74,8 +96,9 @@ class PythonTool(ToolEnvironment):
         Args:
             code: The code. The value of a last expression is printed.
         """
-        if not isinstance(code, str):
-            return "error: the code must be text"
+        return self._run(code) if isinstance(code, str) else "error: the code must be text"
+
+    def _run(self, code: str) -> str:
         try:
             found = self._session.run(code)
         except ValueError as error:
@@ -86,3 +109,22 @@ class PythonTool(ToolEnvironment):
 
     def close(self) -> None:
         self._session.close()
+
+
+class PythonBlocks(PythonTool):
+    """Runs the fenced block of Python code that ends a reply. A reply without one is the answer."""
+
+    def tools(self) -> Sequence[Callable[..., Any]]:
+        return []
+
+    def reset(self, problem: Problem) -> Messages:
+        # Not in the system prompt: small models follow what they read last.
+        *before, last = problem.messages
+        return [*before, Message(last.role, f"{last.content}\n\n{BLOCKS_PROMPT}")]
+
+    async def step(self, reply: Reply) -> StepResult:
+        program = final_fence(reply.text, _LANGUAGE)
+        if program is None:
+            return await self.answer(reply)
+        printed = shortened(await in_thread(self._run, program), self.most_chars)
+        return f"```output\n{printed.rstrip()}\n```"

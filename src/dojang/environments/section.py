@@ -1,19 +1,26 @@
 """Base class of `workflow` sections of environments."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment
+from dojang.environments.calls import EnvironmentFailed, call_with_limit
+from dojang.environments.episode_start import start_episode, tool_schemas
 from dojang.environments.multi_turn import EpisodeLimits, MultiTurn
-from dojang.environments.tools import schemas_of
 from dojang.loop.advantages import Credit
-from dojang.protocols import Task, Workflow
+from dojang.protocols import Renderer, Task, Workflow
 from dojang.types import Problem
 from dojang.workflows.section import RolloutPolicy, WorkflowSection
 
 __all__ = ["EnvironmentSection"]
+
+_TRIED = 3
+"""Problems of which a dry run tries to start an episode, until one starts."""
 
 
 class EnvironmentSection(WorkflowSection):
@@ -62,4 +69,40 @@ class EnvironmentSection(WorkflowSection):
 
     def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
         """Raises ConfigError if the environment cannot be made, or its tools have no schema."""
-        schemas_of(self.environment().tools())
+        try:
+            tool_schemas(self.environment())
+        except EnvironmentFailed as error:
+            raise ConfigError(str(error)) from error
+
+    def check_start(self, task: Task, problems: Sequence[Problem], renderer: Renderer) -> None:
+        """Raises ConfigError if the environment cannot be reset for any of the first problems, or its first messages do
+        not fit the context. A run tolerates problems that fail."""
+        loop = asyncio.new_event_loop()  # not asyncio.run, which would wait for threads that hang
+        try:
+            loop.run_until_complete(self._start_one(task, problems[:_TRIED], renderer))
+        finally:
+            for each in asyncio.all_tasks(loop):
+                each.cancel()
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+
+    async def _start_one(self, task: Task, problems: Sequence[Problem], renderer: Renderer) -> None:
+        async def close(environment: Environment) -> None:
+            with suppress(EnvironmentFailed):
+                await call_with_limit(environment.close, timeout_s=self.timeout_s)
+
+        failures = []
+        for problem in problems:
+            try:
+                started = await start_episode(
+                    self.environment, task, problem, renderer, timeout_s=self.timeout_s, close=close
+                )
+            except EnvironmentFailed as error:
+                failures.append(f"the environment cannot start an episode of {problem.id}: {error}")
+                if isinstance(error.__cause__, TimeoutError):
+                    break  # another problem would take as long
+            else:
+                await close(started.environment)
+                return
+        if failures:
+            raise ConfigError(failures[0])

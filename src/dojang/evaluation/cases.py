@@ -20,13 +20,15 @@ from dojang.evaluation.options import Options
 from dojang.protocols import Task
 from dojang.types import Problem
 
-__all__ = ["Case", "Subject", "find_subject", "make_cases", "numbers"]
+__all__ = ["Case", "Subject", "find_subject", "is_setting", "make_cases", "model_of", "numbers"]
 
 DATASETS = tuple(sorted(GRADED_BY.keys() - {"episodes"}))  # which only environments play
 _RUN_SETTINGS = ("max_tokens", "max_model_len")
 """Rollout settings taken over from the run; the others depend on the training machines."""
 _MAX_TOKENS = 256
 _ONE_TURN = ("single_turn", "coder_tester")
+_WHICH = {"prepared": ("path",), "reasoning_gym": ("generators",), "verifiers": ("taskset",), "custom": ("load_with",)}
+"""Settings that tell datasets of the same name apart."""
 
 Tree = dict[str, Any]
 
@@ -65,6 +67,21 @@ def numbers(text: str) -> list[int]:
         raise ConfigError(f"--shots {text} must be comma-separated numbers, such as 0,2,4,8") from None
 
 
+def is_setting(argument: str) -> bool:
+    """Whether an argument is KEY=VALUE of a section, and not a model."""
+    key, equals, _ = argument.partition("=")
+    return bool(equals) and key.partition(".")[0] in RunConfig.model_fields and not Path(argument).exists()
+
+
+def model_of(recipe: str, overrides: Sequence[str]) -> str:
+    """Returns the model that an override names, or that of a recipe."""
+    given = [value for key, _, value in (each.partition("=") for each in overrides) if key == "model.name"]
+    name = given[-1] if given else _section(read(recipe), "model").get("name")
+    if not name:
+        raise ConfigError(f"{recipe} names no model; give a MODEL")
+    return str(name)
+
+
 def find_subject(name: str, recipe: str) -> Subject:
     """Finds the model that MODEL names, and the settings of the recipe or of the run it belongs to."""
     path, run = _checkpoint(name)
@@ -89,6 +106,9 @@ def make_cases(
     (data.name=...), or that of the recipe or the run."""
     chosen = [_chosen(subject, each, say) for each in data] or [_own(subject, overrides)]
     counts: Sequence[int | None] = shots or [None]
+    if not any(each.startswith(("workflow.name=", "workflow=")) for each in overrides):
+        for label, found, _ in chosen:
+            _say_one_turn(subject, label, _renamed("data", found, overrides), say)
     return [_case(subject, *each, count, options, overrides) for each in chosen for count in counts]
 
 
@@ -118,12 +138,21 @@ def _case(
         "seed": options.seed,
         "eval": {"samples": options.samples, "temperature": temperature, "problems": options.problems},
     }
-    if data == subject.settings.get("data"):
+    if _same_dataset(subject, data):
         tree |= _environment(subject)
-    config = resolve(f"the evaluation on {label}", tree, overrides)
+    config = resolve(f"the evaluation on {label or data.get('name', 'the dataset')}", tree, overrides)
     if config.model.name != subject.path:
         raise ConfigError(f"model.name={config.model.name} is not the MODEL {subject.path}; give it as MODEL instead")
     return Case(label or config.data.name, shots, config)
+
+
+def _same_dataset(subject: Subject, data: Tree) -> bool:
+    """Whether a dataset is that of the recipe or the run; one with a name may be at another path."""
+    own = subject.settings.get("data", {})
+    if data.get("name") == "files" == own.get("name"):
+        return data.get("test") in (own.get("train"), own.get("test"))
+    keys = ("name", *_WHICH.get(str(data.get("name")), ()))
+    return all(data.get(key) == own.get(key) for key in keys)
 
 
 def _environment(subject: Subject) -> Tree:
@@ -132,12 +161,22 @@ def _environment(subject: Subject) -> Tree:
     return {"workflow": workflow} if workflow.get("name", "single_turn") not in _ONE_TURN else {}
 
 
+def _say_one_turn(subject: Subject, label: str, data: Tree, say: Callable[[str], None]) -> None:
+    """Says that a dataset is evaluated without the environment of the recipe or the run."""
+    environment = _environment(subject).get("workflow", {}).get("name")
+    if environment and not _same_dataset(subject, data):
+        name = label or data.get("name", "the dataset")
+        say(f"{name}: answered in one turn; workflow.name={environment} plays the environment")
+
+
 def _renamed(section: str, tree: Tree, overrides: Sequence[str]) -> Tree:
     """Drops the settings of a section whose name an override changes: they are those of another dataset or task."""
     for override in overrides:
         key, _, value = override.partition("=")
         if key == f"{section}.name" and value != tree.get("name"):
             return {"name": value}
+        if key == section:
+            return {}
     return tree
 
 

@@ -70,7 +70,7 @@ class Evaluator:
             task = case.task or await checked_task(config, {"train": (), "test": problems}, judge)
             sampling = eval_sampling(config)
             if case.task is not None:  # the stop line is that of config.task
-                sampling = replace(sampling, stop_line=None)
+                sampling = replace(sampling, stop_line=config.workflow.stop_line(None))
             policy = RolloutPolicy(self._engine, renderer, sampling)
             workflow = config.workflow.make_eval(task, policy, config.eval.samples)
             await run_all(workflow, problems, lambda group: keep(group, task, len(problems)), skip=done.keys())

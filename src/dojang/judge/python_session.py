@@ -12,7 +12,7 @@ from pathlib import Path
 from dojang.core.paths import cache_root
 from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.worker_handle import WorkerFailed, WorkerHandle
-from dojang.programs import Limits, encoded
+from dojang.programs import Limits
 
 __all__ = ["MOST_CODE", "PythonSession", "SessionOutput", "session_host"]
 
@@ -52,8 +52,11 @@ class PythonSession:
         self._closed = False
 
     def run(self, code: str) -> SessionOutput:
-        """Runs a piece of code. Raises WorkerFailed if the sandbox failed, not the code."""
-        source = encoded(code)
+        """Runs a piece of code. Raises ValueError if it is no text that Python could run, and WorkerFailed if the
+        sandbox failed, not the code."""
+        source = code.encode()  # no lone surrogates: they would end the interpreter
+        if b"\0" in source:
+            raise ValueError("code must not contain null characters")
         if len(source) > MOST_CODE:
             raise ValueError(f"{len(source)} bytes of code; at most {MOST_CODE} are allowed")
         with self._lock:

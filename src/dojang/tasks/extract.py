@@ -42,7 +42,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["NEXT_TURNS", "SPELLINGS", "BlockScan", "extract_code", "final_answer", "final_answer_span"]
+__all__ = ["NEXT_TURNS", "SPELLINGS", "BlockScan", "extract_code", "final_answer", "final_answer_span", "final_fence"]
 
 _CPP = frozenset(
     {"cpp", "c++", "cc", "cxx"} | {f"{name}{year}" for name in ("cpp", "c++") for year in (11, 14, 17, 20, 23)}
@@ -112,6 +112,12 @@ def extract_code(text: str, language: str, *, asks_for_tags: bool = False) -> st
     return BlockScan(_turn(text).rpartition("<think>")[2], names).tagged_program() if asks_for_tags else None
 
 
+def final_fence(text: str, language: str) -> str | None:
+    """Returns the program of the fenced block of the language with which the text ends; None if it ends otherwise."""
+    answer = final_answer(text.replace("\r\n", "\n"))
+    return None if answer is None else BlockScan(answer, SPELLINGS[language]).final_fence()
+
+
 def final_answer(text: str) -> str | None:
     """Returns the text of this turn after the thinking; None if the model never stopped thinking."""
     span = final_answer_span(text)
@@ -152,6 +158,11 @@ class BlockScan:
                 break
             self._on(event)
 
+    @property
+    def in_fence(self) -> bool:
+        """Whether the text ends inside a fenced block of the language."""
+        return self._fence is not None and self._fence.kind == "ours"
+
     def program(self) -> str | None:
         """Returns the program of the last block that holds one."""
         found = self._last()
@@ -170,17 +181,25 @@ class BlockScan:
         found = self._last()
         return found[0] if found else None
 
-    def first_end(self) -> int | None:
-        """Returns the position at which the first block of the language with a program is closed."""
-        return min((end for end, _ in self._programs("ours")), default=None)
+    def first_end(self, *, fenced: bool = False) -> int | None:
+        """Returns the position at which the first block of the language with a program is closed; `fenced`: the first
+        that is no <code> block."""
+        return min((end for end, _ in self._programs("ours", fenced=fenced)), default=None)
+
+    def final_fence(self) -> str | None:
+        """Returns the program of the fenced block of the language that ends the text; None if other text follows it."""
+        end, program = next(self._programs("ours", fenced=True), (0, ""))
+        return _tidy(program) if program and not self._text[end:].partition("\n")[2].strip() else None
 
     def _last(self) -> tuple[int, str] | None:
         kinds: tuple[_Kind, ...] = ("ours", "untagged", "inline")
         return next((found for kind in kinds for found in self._programs(kind)), None)
 
-    def _programs(self, kind: _Kind) -> Iterator[tuple[int, str]]:
-        """Yields the end and the program of blocks that hold one, the last first."""
+    def _programs(self, kind: _Kind, *, fenced: bool = False) -> Iterator[tuple[int, str]]:
+        """Yields the end and the program of blocks that hold one, the last first; `fenced`: without <code> blocks."""
         for block, text in reversed(self._found[kind]):
+            if fenced and not block.mark:
+                continue
             program = _unfenced(block, text) if block.mark else self._in_code(text)
             if program is not None and program.strip():
                 yield block.start + len(text), program

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from dojang.core.section import Section
 from dojang.protocols import Renderer, RolloutEngine, Task, Workflow
-from dojang.types import Message, Problem, Sampling
+from dojang.types import Message, Problem, Sampling, StopLine
 
 __all__ = ["RolloutPolicy", "WorkflowSection"]
 
@@ -50,5 +50,12 @@ class WorkflowSection(Section):
         """First prompt of a role for a problem."""
         return problem.messages
 
+    def stop_line(self, of_task: StopLine | None) -> StopLine | None:
+        """Stop condition of completions; by default that of the task."""
+        return of_task
+
     def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
         """Raises DataError if the workflow cannot be used with the training problems."""
+
+    def check_start(self, task: Task, problems: Sequence[Problem], renderer: Renderer) -> None:
+        """Raises ConfigError if no episode of the problems can start."""

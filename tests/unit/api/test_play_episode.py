@@ -53,6 +53,15 @@ def test_a_custom_environment_is_played_turn_by_turn(tmp_path: Path, monkeypatch
     assert "\x1b" not in found.output
 
 
+def test_an_environment_that_fails_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "guess_down.py").write_text(GUESS.replace("reply.turn == 1", "1 / 0"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = CliRunner().invoke(app, ["env", "try", "custom", "--make-with", "guess_down:Guess", "rollout.max_tokens=8"])
+    assert found.exit_code == 1
+    assert "judge_error, no reward" in found.output
+    assert "step raised ZeroDivisionError" in found.output
+
+
 def test_an_episode_repeats_with_its_seed() -> None:
     first, second, other = (
         dojang.play_episode("calculator", seed=seed, rollout={"max_tokens": 24}) for seed in (5, 5, 6)

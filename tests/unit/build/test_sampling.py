@@ -31,6 +31,15 @@ def test_training_and_evaluations_stop_where_the_task_says(recipe: str) -> None:
     assert train_sampling(config, 0, stops=False).stop_line is None
 
 
+def test_an_environment_that_runs_code_blocks_ends_completions_there() -> None:
+    config = recipes.load("quickstart", ["workflow.name=python_tool", "workflow.call_format=code_block"])
+    for sampling in (train_sampling(config, 0), eval_sampling(config)):
+        assert sampling.stop_line is not None
+        assert sampling.stop_line.end("So\n```python\n1\n```\n") is not None
+        assert sampling.stop_line.end("#### 7\n") is not None
+    assert train_sampling(config, 0, stops=False).stop_line is None
+
+
 @pytest.mark.parametrize("cut", CUTS)
 def test_ratios_to_truncated_log_probs_are_refused(cut: str) -> None:
     with pytest.raises(ConfigError, match=f"{cut}.*algo.old_logprobs=trainer"):

@@ -376,6 +376,7 @@ def test_differences_name_both_values() -> None:
         "steps": (40, 41),
         "algo.kl_coef": (0.0, 0.5),
         "data.name": ("arithmetic", "custom"),
+        "data.operation": ("add", None),
         "data.digits": (2, None),
         "data.train_size": (4096, None),
         "data.test_size": (256, None),

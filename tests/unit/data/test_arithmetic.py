@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from dojang.core.errors import DataError
 from dojang.data.arithmetic import ArithmeticConfig, is_held_out, question
+from dojang.tasks.answers import is_correct
 from dojang.types import Message, Problem
 
 
@@ -48,6 +49,20 @@ def test_every_operand_has_its_digits_and_every_reference_is_the_sum() -> None:
         assert problem.reference == str(int(left) + int(right))
 
 
+def test_products_are_those_of_their_operands() -> None:
+    problems = ArithmeticConfig(operation="multiply", digits=9, system="Use the tool.").load("train")
+    assert len(problems) == 4096
+    for problem in problems:
+        left, right = map(int, problem.id.removeprefix("arithmetic/").split("*"))
+        assert len(str(left)) == len(str(right)) == 9
+        assert problem.messages == (Message("system", "Use the tool."), Message("user", f"What is {left} * {right}?"))
+        assert problem.reference == str(left * right)
+        solution = str(problem.columns["completion"])
+        assert is_correct(solution, problem.reference)
+        steps = solution.partition("\n")[0]
+        assert sum(map(int, steps.split("+"))) == left * right
+
+
 def test_a_size_does_not_move_problems_across_the_split() -> None:
     small, large = ArithmeticConfig(train_size=10, test_size=10), ArithmeticConfig(train_size=100, test_size=100)
     for split in ("train", "test"):
@@ -67,7 +82,16 @@ def test_an_unknown_split_is_named_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"digits": 1}, {"digits": 7}, {"train_size": 0}, {"train_size": 4097}, {"test_size": 513}, {"size": 3}]
+    "setting",
+    [
+        {"digits": 1},
+        {"digits": 10},
+        {"operation": "divide"},
+        {"train_size": 0},
+        {"train_size": 4097},
+        {"test_size": 513},
+        {"size": 3},
+    ],
 )
 def test_settings_out_of_bounds_are_refused(setting: dict[str, int]) -> None:
     with pytest.raises(ValidationError, match=next(iter(setting))):

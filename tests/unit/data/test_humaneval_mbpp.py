@@ -96,7 +96,7 @@ def test_solutions_take_a_fraction_of_the_cpu_limit(shared_data: Path, dataset: 
         assert max(result.cpu_s for result in judgement.results) < allowed / 2, name
         if allowed != limit:
             others[name] = allowed
-    assert others == ({"mbpp/123": 20.0} if dataset == "mbpp" else {})
+    assert others == ({"mbpp/123": 60.0} if dataset == "mbpp" else {})
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

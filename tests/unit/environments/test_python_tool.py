@@ -1,5 +1,6 @@
 """Python as a tool: real sandboxed sessions. Mistakes of the code are told; failures of the sandbox are no rewards."""
 
+import asyncio
 import os
 import subprocess
 import threading
@@ -11,12 +12,14 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
 from dojang.environments import python_tool
-from dojang.environments.python_tool import PythonToolConfig
+from dojang.environments.base import Reply
+from dojang.environments.python_tool import PythonTool, PythonToolConfig
 from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.python_session import PythonSession, session_host
 from dojang.judge.worker_handle import WorkerFailed
 from dojang.programs import Limits
-from dojang.types import Outcome, Problem
+from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.types import Message, Outcome, Problem
 from scripted_episodes import LastWordTask, counts, play, tool_call
 
 
@@ -150,6 +153,76 @@ def test_an_episode_uses_one_interpreter(tokenizer: PreTrainedTokenizerBase, pro
     assert counts(sample)["assistant"] == 4
     for said in ("(no output)", "[tool] 42", "must be text", "60000 bytes of code"):
         assert said in sample.text
+
+
+def test_blocks_of_code_are_run_where_the_model_has_no_tool_calls(
+    tokenizer: PreTrainedTokenizerBase, problem: Problem
+) -> None:
+    section = PythonToolConfig(call_format="code_block", cpu_s=2.0)
+    section.check_problems(LastWordTask(), [problem])
+    replies = [
+        "First\n```python\nx = 6\n```",
+        "```python\nprint(x * 7)\n```\n",
+        "```python\n1 / 0\n```",
+        "```text\nno code\n```\nIt is 42",
+    ]
+    sample = play(tokenizer, section, replies, max_tokens=100_000)
+    assert (sample.verdict.outcome, sample.verdict.reward) == (Outcome.ACCEPTED, 1.0)
+    assert counts(sample) == {"assistant": 4, "tool": 0, "user": 3}
+    for said in ("```output\n(no output)\n```", "```output\n42\n```", "ZeroDivisionError"):
+        assert said in sample.text
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The result is\n```\n123\n```\nso\n#### The final answer is 42",
+        "I used <code>print</code> for it: 42",
+        "First:\n```python\nprint(1)\n```\nIt is 42",
+        "```cpp\nint x = 1;\n```",
+        "```python\nprint(1)",  # half a program
+    ],
+)
+def test_a_reply_that_does_not_end_with_a_block_of_python_is_the_answer(reply: str) -> None:
+    environment = PythonToolConfig(call_format="code_block").environment()
+    environment.reset(Problem("p", "p", (Message("user", "?"),), "42"))
+    environment.answer = lambda reply: asyncio.sleep(0, "graded")  # type: ignore[attr-defined]
+    assert asyncio.run(environment.step(Reply(reply, 0, 1))) == "graded"
+
+
+def test_code_that_is_no_text_is_an_error_of_the_model(host: HostCapabilities) -> None:
+    tool = PythonTool(host, Limits(cpu_s=5, memory_mb=512))
+    try:
+        assert tool.python("x = 1\0") == "error: code must not contain null characters"
+        assert tool.python("x = '\ud800'").startswith("error: 'utf-8' codec can't encode")
+        assert tool.python("1 + 1") == "2\n"
+    finally:
+        tool.close()
+
+
+def test_blocks_of_code_are_refused_where_answers_are_programs() -> None:
+    class Programs:
+        languages = frozenset({"python3"})
+
+    with pytest.raises(ConfigError, match=r"answers that are programs .*use workflow\.name=repair"):
+        PythonToolConfig(call_format="code_block").check_problems(Programs(), [])  # type: ignore[arg-type]
+
+
+def test_code_blocks_add_to_the_question_and_the_stop_line() -> None:
+    blocks, calls = PythonToolConfig(call_format="code_block"), PythonToolConfig()
+    environment = blocks.environment()
+    system = Message("system", "Be brief.")
+    first, question = environment.reset(Problem("p", "p", (system, Message("user", "Why?")), "1"))
+    assert first == system
+    assert question.role == "user"
+    assert question.content.startswith("Why?\n\nYou can run Python code.")
+    assert not environment.tools()
+    line = AnswerLineConfig().stop_line()
+    assert calls.stop_line(line) == line
+    stop = blocks.stop_line(line)
+    assert stop is not None
+    assert stop.end("So\n```python\n1\n```\n") == len("So\n```python\n1\n```")
+    assert stop.end("#### 7\n") == len("#### 7")
 
 
 def test_a_failed_sandbox_is_no_reward(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> None:

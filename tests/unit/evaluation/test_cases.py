@@ -28,7 +28,9 @@ def case(
     said: list[str] | None = None,
 ) -> RunConfig:
     subject = find_subject(model, recipe)
-    (only,) = make_cases(subject, [data] if data else [], shots, options, overrides, (said or []).append)
+    (only,) = make_cases(
+        subject, [data] if data else [], shots, options, overrides, ([] if said is None else said).append
+    )
     return only.config
 
 
@@ -104,6 +106,53 @@ def test_options_and_overrides_take_precedence_over_the_run(trained: Path) -> No
     shown = case(str(trained), shots=[8])
     assert isinstance(shown.data, Gsm8kConfig)
     assert shown.data.shots == 8
+
+
+def test_an_environment_is_played_on_its_dataset_at_another_path_and_with_shots(tmp_path: Path) -> None:
+    path, said = tmp_path / "mine.yaml", list[str]()
+    path.write_text(
+        "model: {name: dojang-tiny}\ndata: {name: gsm8k, path: /data/gsm8k}\ntask: {name: answer_line}\n"
+        "workflow: {name: calculator, max_turns: 3}\n"
+    )
+
+    def workflow(data: str, *overrides: str, shots: Sequence[int] = ()) -> tuple[str, int | None]:
+        found = case("dojang-tiny", data, *overrides, recipe=str(path), shots=shots, said=said).workflow
+        return found.name, getattr(found, "max_turns", None)
+
+    for found in (workflow(""), workflow("gsm8k=/other"), workflow("gsm8k=/other", shots=[2])):
+        assert found == ("calculator", 3)
+    assert workflow("arithmetic", "workflow.name=calculator") == ("calculator", 8)
+    assert not said
+    assert workflow("arithmetic") == ("single_turn", None)
+    assert said == ["arithmetic: answered in one turn; workflow.name=calculator plays the environment"]
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        ("{name: files, train: a.jsonl, test: a.jsonl}", "b.jsonl"),
+        ("{name: reasoning_gym, generators: {maze: {}}}", "reasoning_gym=chain_sum"),
+        ("{name: gsm8k, path: /data}", "arithmetic"),
+    ],
+)
+def test_other_datasets_of_the_same_kind_are_answered_in_one_turn(
+    own: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("{}")
+    path, said = tmp_path / "mine.yaml", list[str]()
+    task = "reasoning_gym" if "reasoning_gym" in own else "answer_line"
+    path.write_text(f"model: {{name: dojang-tiny}}\ndata: {own}\ntask: {{name: {task}}}\nworkflow: {{name: retry}}\n")
+    assert case("dojang-tiny", recipe=str(path), said=said).workflow.name == "retry"
+    assert not said
+    assert case("dojang-tiny", other, recipe=str(path), said=said).workflow.name == "single_turn"
+    assert [each.partition(": ")[2] for each in said] == [
+        "answered in one turn; workflow.name=retry plays the environment"
+    ]
+    others = ("data={name: arithmetic}", "task={name: answer_line}")
+    assert case("dojang-tiny", "", *others, recipe=str(path), said=said).workflow.name == "single_turn"
+    assert len(said) == 2
 
 
 def test_recipe_gives_the_dataset(tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ def test_comparison_is_written_and_drawn_over_shots(
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        (["eval"], ConfigError, "give a MODEL and --data NAME or FILE, or --compare A B"),
+        (["eval"], ConfigError, "give a MODEL and --data NAME or FILE, or --recipe RECIPE"),
+        (["eval", "data.digits=3"], ConfigError, "give a MODEL and --data NAME or FILE, or --recipe RECIPE"),
         (["eval", "dojang-tiny"], ConfigError, "no dataset to evaluate on; give --data NAME or FILE"),
         (
             ["eval", "dojang-tiny", "--data", "sums"],
@@ -144,6 +145,15 @@ def test_comparison_is_written_and_drawn_over_shots(
 def test_invalid_arguments_are_refused(arguments: list[str], kind: type[Exception], words: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=words):
         run(*arguments, *(["--output", str(tmp_path / "x")] if "--compare" not in arguments else []))
+
+
+@pytest.mark.parametrize("override", ["data.train_size=8", "model.name=dojang-tiny"])
+def test_a_recipe_has_a_model_of_its_own(override: str, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    run("eval", override, "--recipe", "quickstart", "--problems", "4", "--device", "cpu", "--output", str(output))
+    found = json.loads((output / "results.json").read_text())
+    assert (found["model"], found["recipe"], found["overrides"]) == ("dojang-tiny", "quickstart", [override])
+    assert results(output)["data"] == "arithmetic"
 
 
 def test_existing_results_are_not_overwritten(greedy: Path) -> None:

@@ -21,11 +21,16 @@ from dojang.tasks.stop_lines import (
     TURN_AFTER_BOX,
     TURN_AFTER_PROGRAM,
     TURN_AFTER_TAGS,
+    or_after_fence,
 )
 from dojang.types import StopLine
 
 BLOCK = "```python\nprint(1)\n```"
-ALL = [AFTER_ANSWER_LINE, AFTER_FIRST_PROGRAM, TURN_AFTER_BOX, TURN_AFTER_PROGRAM, TURN_AFTER_TAGS]
+ANSWER_OR_PROGRAM, BOX_OR_PROGRAM, PROGRAM = (
+    or_after_fence(each, "python3") for each in (AFTER_ANSWER_LINE, TURN_AFTER_BOX, None)
+)
+OF_TASKS = [AFTER_ANSWER_LINE, AFTER_FIRST_PROGRAM, TURN_AFTER_BOX, TURN_AFTER_PROGRAM, TURN_AFTER_TAGS]
+ALL = [*OF_TASKS, ANSWER_OR_PROGRAM, BOX_OR_PROGRAM, PROGRAM]
 
 
 def kept(line: StopLine, text: str) -> str | None:
@@ -88,6 +93,34 @@ def test_the_first_block_ends_a_program_where_that_is_asked_for() -> None:
     for other in ("```\n1\n```\n", "```python\n\n```\n", "```text\nx\n```\n", f"<think>\n{BLOCK}\n"):
         assert kept(AFTER_FIRST_PROGRAM, other) is None
     assert kept(AFTER_FIRST_PROGRAM, f"<think>\n{BLOCK}\n</think>\n{BLOCK}\n") == f"<think>\n{BLOCK}\n</think>\n{BLOCK}"
+
+
+@pytest.mark.parametrize(
+    ("text", "until"),
+    [
+        (f"Let me compute.\n{BLOCK}\n#### 7\n", f"Let me compute.\n{BLOCK}"),
+        (f"#### 7\n{BLOCK}\n", "#### 7"),
+        ("```python\n#### 7\nprint(1)\n```\n#### 8\n", "```python\n#### 7\nprint(1)\n```"),  # a comment
+        ("```python\n#### 7\nprint(1)\n", None),
+        ("```output\n7\n```\n#### 8\n", "```output\n7\n```\n#### 8"),
+        ("```cpp\nint x;\n```\n#### 8\n", "```cpp\nint x;\n```\n#### 8"),  # is not run
+        ("```\n#### 7\n```\n#### 8\n", "```\n#### 7"),  # is no code
+        ("<code>print</code> says\n#### 8\n", "<code>print</code> says\n#### 8"),
+        ("No code", None),
+    ],
+)
+def test_an_environment_that_runs_code_ends_completions_at_a_block_or_the_answer(text: str, until: str | None) -> None:
+    assert kept(ANSWER_OR_PROGRAM, text) == until
+
+
+def test_code_or_a_box_end_a_completion() -> None:
+    assert kept(BOX_OR_PROGRAM, f"So:\n{BLOCK}") == f"So:\n{BLOCK}"
+    assert kept(BOX_OR_PROGRAM, "So \\boxed{7}\nHuman: x") == "So \\boxed{7}\n"
+    assert kept(BOX_OR_PROGRAM, "So \\boxed{7}") is None
+    assert kept(PROGRAM, f"So:\n{BLOCK}") is None  # `````` may follow
+    assert kept(PROGRAM, f"So:\n{BLOCK}\n7\n") == f"So:\n{BLOCK}"
+    for line in ALL:
+        assert pickle.loads(pickle.dumps(line)) == line  # engines may be in other processes
 
 
 def test_boxes_and_tags_end_before_an_invented_next_turn() -> None:
