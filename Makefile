@@ -40,7 +40,7 @@ done > $$(echo $(1)/lib/python*/site-packages)/base.pth
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: grafana-if-reachable help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-browser test-ray test-sagemaker test-trl test-vllm test-environments prometheus chat-templates chromium grafana check bench docs clean
+.PHONY: grafana-if-reachable help install quickstart test test-all test-soak check-ci test-prometheus test-browser test-ray test-sagemaker test-trl test-vllm test-environments prometheus chat-templates chromium grafana check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -60,24 +60,11 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train a small model with RL on the CPU, in about two minutes
 	$(BIN)/dojang train quickstart
 
-# Most tests keep one core busy, so there are two lots at a time; the output of the second is shown at the end. Files are
-# not spread over processes freely: some tests look for processes that others leave running on purpose.
-define two_lots
-@trap 'kill $$second' INT TERM; \
-$(BIN)/python -m pytest $(2) > $(VENV)/second.log 2>&1 & second=$$!; \
-$(BIN)/python -m pytest $(1); first=$$?; \
-wait $$second; second=$$?; cat $(VENV)/second.log; exit $$((first + second))
-endef
-
 test: $(READY)  ## run the tests of all parts, in about ten minutes on two cores
-	$(call two_lots,-m "not slow" tests/architecture tests/contracts tests/unit/[a-h]*,-m "not slow" tests/unit/[i-z]* tests/golden)
+	$(BIN)/python scripts/run_tests.py --quick
 
-# Those of the browser come last: they start processes that other tests would report as leftovers. Whole runs are with
-# the second lot, which would be at its end long before the first.
-WHOLE_RUNS := tests/recipes/ tests/resume/
-OTHER_TESTS := $(filter-out tests/unit/ tests/browser/ tests/__pycache__/ $(WHOLE_RUNS),$(wildcard tests/*/))
 test-all: $(READY)  ## run all tests that need no other environment: also slow ones, whole runs, resuming, the corpus of programs
-	$(call two_lots,-m "not soak" $(OTHER_TESTS) tests/unit/trainer tests/browser,-m "not soak" tests/unit $(WHOLE_RUNS) --ignore=tests/unit/trainer)
+	$(BIN)/python scripts/run_tests.py $(if $(MINUTES),--minutes $(MINUTES))
 
 test-soak: $(READY)  ## run asynchronous runs through many kills, cut links and full disks; links and disks need root
 	$(BIN)/python -m pytest -m soak tests/resume
@@ -192,15 +179,12 @@ $(READY_SAGEMAKER): $(READY_RAY) tests/sagemaker/requirements.txt
 	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --requirement tests/sagemaker/requirements.txt --editable '.[ray,sagemaker]'
 	@touch $@
 
-# The environments beside the checks: mypy keeps one core busy, pip mostly the other, npm waits for the network.
-check-ci:  ## run `make check`, and set up the environments of test-ci and Grafana's types meanwhile
+# Beside the checks, since mypy keeps one core busy, pip mostly the other, and npm waits for the network.
+check-ci:  ## run `make check`, and set up the environments of the tests with Ray, SageMaker and Grafana meanwhile
 	$(MAKE) --jobs=3 --output-sync=target check $(READY_SAGEMAKER) grafana-if-reachable
 
 grafana-if-reachable: | $(READY)
 	@$(MAKE) grafana || echo "left out: tests/prometheus/test_grafana_schema.py, since npm or PyPI could not be reached"
-
-test-ci: $(READY_SAGEMAKER)  ## run a few tests with Ray and with moto in Amazon's place, for CI
-	$(VENV_SAGEMAKER)/bin/python -m pytest tests/on_ray/test_lost_judges.py tests/on_ray/test_ray_judge.py tests/sagemaker/test_sagemaker_jobs.py tests/sagemaker/test_runs_in_s3.py
 
 check: $(READY)  ## lint, types, import rules
 	$(BIN)/ruff check .
