@@ -6,11 +6,13 @@ not trained on.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dojang.core.errors import ConfigError
+from dojang.core.section import Section
+from dojang.data.section import number_of
 from dojang.environments.base import Environment, Messages, Reply, StepResult
 from dojang.environments.calls import in_thread
 from dojang.environments.section import EnvironmentSection
@@ -24,12 +26,33 @@ from dojang.tasks.extract import final_fence
 from dojang.tasks.stop_lines import or_after_fence
 from dojang.types import Message, Problem, StopLine
 
-__all__ = ["PythonBlocks", "PythonTool", "PythonToolConfig"]
+__all__ = ["PythonBlocks", "PythonTool", "PythonToolConfig", "ToolExample"]
 
 _LANGUAGE = "python3"
 BLOCKS_PROMPT = """\
 You can run Python code. Write it in one block that begins with ```python and ends with ```; print what you want to \
 see, and end your message there. The next message shows what it printed. Variables are kept."""
+
+
+class ToolExample(Section):
+    """A problem solved with one block of code."""
+
+    question: str
+    """Question of the user."""
+    code: str
+    """Code of the first reply, without its fence."""
+    output: str
+    """Text that the code prints."""
+    answer: str
+    """Last reply, in the form that the task grades."""
+
+    def messages(self) -> list[Message]:
+        return [
+            _asking(Message("user", self.question)),
+            Message("assistant", f"```python\n{self.code.strip()}\n```"),
+            Message("user", _printed(self.output)),
+            Message("assistant", self.answer),
+        ]
 
 
 class PythonToolConfig(EnvironmentSection):
@@ -39,6 +62,10 @@ class PythonToolConfig(EnvironmentSection):
     call_format: Literal["tool_call", "code_block"] = "tool_call"
     """How the model runs code. tool_call: tool calls of its chat template. code_block: a block of ```python ends the
     reply, and the next message of the user has what it printed; for models without tool calls."""
+    examples: list[ToolExample] = Field(default_factory=list)
+    """Solved problems before the question, as turns of the conversation (few-shot); for call_format=code_block."""
+    examples_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of the problems that have the examples; the others are asked without. Decided by the problem."""
     cpu_s: float = Field(default=5.0, ge=0.01, le=3600)
     """Limit of CPU seconds per call; twice as much for sleeping."""
     memory_mb: int = Field(default=512, ge=8, le=2**20)
@@ -50,9 +77,17 @@ class PythonToolConfig(EnvironmentSection):
     packages: list[str] = Field(default_factory=list)
     """Packages that code may import, by import name, as judge.packages."""
 
+    @model_validator(mode="after")
+    def _examples_are_blocks(self) -> Self:
+        if self.examples and self.call_format == "tool_call":
+            raise ValueError("examples are blocks of code; set call_format=code_block, or remove them")
+        return self
+
     def environment(self) -> Environment:
-        kind = PythonTool if self.call_format == "tool_call" else PythonBlocks
-        return kind(self._host(), Limits(cpu_s=self.cpu_s, memory_mb=self.memory_mb))
+        host, limits = self._host(), Limits(cpu_s=self.cpu_s, memory_mb=self.memory_mb)
+        if self.call_format == "tool_call":
+            return PythonTool(host, limits)
+        return PythonBlocks(host, limits, self.examples, self.examples_share)
 
     def stop_line(self, of_task: StopLine | None) -> StopLine | None:
         return of_task if self.call_format == "tool_call" else or_after_fence(of_task, _LANGUAGE)
@@ -114,17 +149,38 @@ class PythonTool(ToolEnvironment):
 class PythonBlocks(PythonTool):
     """Runs the fenced block of Python code that ends a reply. A reply without one is the answer."""
 
+    def __init__(
+        self, host: HostCapabilities, limits: Limits, examples: Sequence[ToolExample] = (), share: float = 1.0
+    ) -> None:
+        """`share` of the problems have the examples."""
+        super().__init__(host, limits)
+        self._examples, self._share = examples, share
+
     def tools(self) -> Sequence[Callable[..., Any]]:
         return []
 
     def reset(self, problem: Problem) -> Messages:
-        # Not in the system prompt: small models follow what they read last.
-        *before, last = problem.messages
-        return [*before, Message(last.role, f"{last.content}\n\n{BLOCKS_PROMPT}")]
+        *before, question = problem.messages
+        system = [each for each in before if each.role == "system"]
+        examples = [message for example in self._examples_of(problem) for message in example.messages()]
+        turns = [each for each in before if each.role != "system"]
+        return [*system, *examples, *turns, _asking(question)]
 
     async def step(self, reply: Reply) -> StepResult:
         program = final_fence(reply.text, _LANGUAGE)
         if program is None:
             return await self.answer(reply)
         printed = shortened(await in_thread(self._run, program), self.most_chars)
-        return f"```output\n{printed.rstrip()}\n```"
+        return _printed(printed)
+
+    def _examples_of(self, problem: Problem) -> Sequence[ToolExample]:
+        return self._examples if number_of(f"examples of {problem.id}") < self._share * 2**64 else ()
+
+
+def _asking(question: Message) -> Message:
+    """Says how to run code, at the end of the question: small models follow what they read last."""
+    return Message(question.role, f"{question.content}\n\n{BLOCKS_PROMPT}")
+
+
+def _printed(text: str) -> str:
+    return f"```output\n{text.rstrip()}\n```"

@@ -5,15 +5,16 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
+from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
 from dojang.environments import python_tool
 from dojang.environments.base import Reply
-from dojang.environments.python_tool import PythonTool, PythonToolConfig
+from dojang.environments.python_tool import PythonTool, PythonToolConfig, ToolExample
 from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.python_session import PythonSession, session_host
 from dojang.judge.worker_handle import WorkerFailed
@@ -223,6 +224,46 @@ def test_code_blocks_add_to_the_question_and_the_stop_line() -> None:
     assert stop is not None
     assert stop.end("So\n```python\n1\n```\n") == len("So\n```python\n1\n```")
     assert stop.end("#### 7\n") == len("#### 7")
+
+
+EXAMPLE = {"question": "2 * 3?", "code": "print(2 * 3)\n", "output": "6\n", "answer": "#### 6"}
+
+
+def test_examples_are_turns_before_the_question_of_a_share_of_the_problems() -> None:
+    section = PythonToolConfig.model_validate(
+        {"call_format": "code_block", "examples": [EXAMPLE], "examples_share": 0.25}
+    )
+    system = Message("system", "Be brief.")
+
+    def asked(number: int) -> Sequence[Message]:
+        found = section.environment().reset(Problem(f"p/{number}", "p", (system, Message("user", "Why?")), "1"))
+        assert isinstance(found, Sequence)
+        return found
+
+    every = [asked(number) for number in range(400)]
+    assert 70 <= sum(len(each) == 6 for each in every) <= 130
+    assert all(asked(number) == each for number, each in enumerate(every[:20]))
+    first, question, code, output, answer, last = next(each for each in every if len(each) == 6)
+    assert (first, last) == (system, every[0][-1])
+    assert [each.role for each in (question, code, output, answer)] == ["user", "assistant", "user", "assistant"]
+    assert question.content == last.content.replace("Why?", "2 * 3?")
+    assert code.content == "```python\nprint(2 * 3)\n```"
+    assert output.content == "```output\n6\n```"
+    assert answer.content == "#### 6"
+
+
+def test_the_output_of_an_example_looks_as_that_of_a_run() -> None:
+    environment = PythonToolConfig(call_format="code_block", cpu_s=2.0).environment()
+    try:
+        given = ToolExample.model_validate(EXAMPLE).messages()
+        assert asyncio.run(environment.step(Reply(given[1].content, 0, 1))) == given[2].content
+    finally:
+        environment.close()
+
+
+def test_examples_need_blocks_of_code() -> None:
+    with pytest.raises(ValidationError, match="examples are blocks of code; set call_format=code_block"):
+        PythonToolConfig.model_validate({"examples": [EXAMPLE]})
 
 
 def test_a_failed_sandbox_is_no_reward(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> None:
