@@ -13,6 +13,7 @@ remote_server   the program of such a process
 rollout_process many rollouts of another package at a time, in a child process with another interpreter
 rollout_server  the program of such a process
 section         base class of the `workflow` sections of environments
+sandboxed_section  the same, with a sandbox per episode
 config          the union of environments
 
 repair          program repair with the judge's feedback (repair_feedback)

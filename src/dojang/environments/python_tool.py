@@ -15,7 +15,7 @@ from dojang.core.section import Section
 from dojang.data.section import number_of
 from dojang.environments.base import Environment, Messages, Reply, StepResult
 from dojang.environments.calls import in_thread
-from dojang.environments.section import EnvironmentSection
+from dojang.environments.sandboxed_section import SandboxedSection
 from dojang.environments.tools import ToolEnvironment, shortened
 from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.python_session import PythonSession, session_host
@@ -55,7 +55,7 @@ class ToolExample(Section):
         ]
 
 
-class PythonToolConfig(EnvironmentSection):
+class PythonToolConfig(SandboxedSection):
     """Python as a tool: a sandboxed interpreter that keeps its variables during an episode."""
 
     name: Literal["python_tool"] = "python_tool"

@@ -17,7 +17,7 @@ from dojang.core.errors import ConfigError
 from dojang.data.agent_task import AgentTask, RefusedTask, TaskFile, read_agent_task
 from dojang.environments.base import Environment, Messages, Reply, Step, StepResult
 from dojang.environments.calls import in_thread
-from dojang.environments.section import EnvironmentSection
+from dojang.environments.sandboxed_section import SandboxedSection
 from dojang.environments.tools import ToolEnvironment
 from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.python_session import session_host
@@ -35,12 +35,11 @@ _MOST_COMMAND = 100_000
 """Longest command in bytes: it is one argument of a program."""
 
 
-class TerminalConfig(EnvironmentSection):
+class TerminalConfig(SandboxedSection):
     """A terminal as a tool: shell commands in a sandbox, and a verifier that runs apart."""
 
     name: Literal["terminal"] = "terminal"
     max_turns: int = Field(default=16, ge=1, le=10_000)
-    timeout_s: float = Field(default=1200.0, gt=0, le=86_400)
     cpu_s: float = Field(default=60.0, ge=0.01, le=3600)
     """Limit of CPU seconds per command, of all its processes together."""
     wall_s: float = Field(default=120.0, ge=0.1, le=3600)

@@ -14,9 +14,13 @@ from transformers import PreTrainedTokenizerBase
 from dojang.core.errors import ConfigError
 from dojang.environments import python_tool
 from dojang.environments.base import Reply
+from dojang.environments.multi_turn import EpisodeLimits
 from dojang.environments.python_tool import PythonTool, PythonToolConfig, ToolExample
+from dojang.environments.sandboxed_section import SandboxedSection
+from dojang.environments.terminal import TerminalConfig
 from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.python_session import PythonSession, session_host
+from dojang.judge.sandbox import supervisor
 from dojang.judge.worker_handle import WorkerFailed
 from dojang.programs import Limits
 from dojang.tasks.answer_line import AnswerLineConfig
@@ -259,6 +263,16 @@ def test_the_output_of_an_example_looks_as_that_of_a_run() -> None:
         assert asyncio.run(environment.step(Reply(given[1].content, 0, 1))) == given[2].content
     finally:
         environment.close()
+
+
+@pytest.mark.parametrize("section", [PythonToolConfig, TerminalConfig])
+def test_sandboxes_of_a_large_batch_wait_for_user_ids_and_cores(section: type[SandboxedSection]) -> None:
+    limits = section().limits
+    assert (limits.max_concurrent, limits.timeout_s) == (200, 1200)
+    assert supervisor._UIDS > 2 * 200  # a terminal's verifier has another one
+    assert section.model_validate({"max_concurrent": 3, "timeout_s": 900}).limits == EpisodeLimits(
+        limits.max_turns, 900, 3
+    )
 
 
 def test_examples_need_blocks_of_code() -> None:
