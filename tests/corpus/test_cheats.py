@@ -1,15 +1,12 @@
 """Rewards cannot be forged: every cheat of the corpus deceives a naive runner, and none deceives the terminal."""
 
-import compileall
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from cheat_runs import TASKS, Cheat, read_cheats, run_in_terminal, run_naively, solution
 
-import dojang
 from dojang.environments.terminal import TerminalConfig
 from dojang.judge.shell_sandbox import ShellLimits, ShellSandbox
 from dojang.types import Outcome
@@ -22,7 +19,6 @@ HONEST = sorted(path.name for path in TASKS.iterdir())
 def _needs_namespaces() -> None:
     if why := TerminalConfig().host().features["namespaces"]:
         pytest.skip(f"this machine has no namespaces: {why}")
-    compileall.compile_dir(Path(dojang.__file__).parent / "judge", quiet=2)  # as in an installed package
 
 
 def config_of(task: str) -> TerminalConfig:
