@@ -6,6 +6,7 @@ from pydantic import Field
 
 from dojang.algos.section import PlainAlgorithmSection
 from dojang.core.errors import ConfigError
+from dojang.core.in_process import ObjectName
 from dojang.core.section import make_object
 from dojang.protocols import Algorithm, LimitsRatios, Requirements, TrainsCritic
 
@@ -16,7 +17,7 @@ class CustomAlgorithmConfig(PlainAlgorithmSection):
     """An algorithm from your own class."""
 
     name: Literal["custom"] = "custom"
-    make_with: str
+    make_with: ObjectName
     """package.module:Class, called with the options; implements dojang.protocols.Algorithm."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the class."""

@@ -1,4 +1,4 @@
-"""Functions given as Python objects, under names that a configuration can hold.
+"""Functions and classes given as Python objects, under names that a configuration can hold.
 
 A configuration is text, so a reward function in it is a name, package.module:function. A lambda, a closure, or a
 function of a notebook has no such name: `register` gives it one of this module, valid in this process only.
@@ -8,10 +8,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
-__all__ = ["function_name", "in_process", "register", "register_again"]
+from pydantic import BeforeValidator
 
+__all__ = ["ObjectName", "function_name", "in_process", "register", "register_again"]
+
+ObjectName = Annotated[str, BeforeValidator(lambda value: register(value) if callable(value) else value)]
+"""Setting with the name of a function or a class. From Python, the object itself may be given."""
 _registered: dict[str, Callable[..., Any]] = {}
 
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from dojang.core.errors import DataError
+from dojang.core.in_process import ObjectName
 from dojang.core.section import make_object
 from dojang.data.section import DataSection
 from dojang.types import Problem
@@ -14,7 +15,7 @@ class CustomDataConfig(DataSection):
     """Custom dataset."""
 
     name: Literal["custom"] = "custom"
-    load_with: str
+    load_with: ObjectName
     """package.module:function, called with the split (train or test); returns a list of Problem."""
 
     def read(self, split: str) -> list[Problem]:

@@ -4,10 +4,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from dojang.core.errors import ConfigError
-from dojang.core.in_process import register
+from dojang.core.in_process import ObjectName
 from dojang.core.section import load_object
 from dojang.protocols import Task, Workflow
 from dojang.types import Problem
@@ -21,7 +21,7 @@ class AgentConfig(WorkflowSection):
 
     is_environment: ClassVar[bool] = True
     name: Literal["agent"] = "agent"
-    make_with: str | None = None
+    make_with: ObjectName | None = None
     """package.module:function, called as function(problem, client, **options) for every sample; plain or async. Returns
     a reward, a text that the task grades, or None if it posted its reward."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -42,12 +42,6 @@ class AgentConfig(WorkflowSection):
     client_sampling: Literal["refuse", "ignore"] = "refuse"
     """Requests with another temperature, top_p, top_k or min_p than the run's: refuse them with status 400, or ignore
     what they ask for and note it with the sample. Evaluations ignore it."""
-
-    @field_validator("make_with", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        """Gives a function of this process a name, as `dojang.train` does for reward functions."""
-        return register(value) if callable(value) else value
 
     @model_validator(mode="after")
     def _one_agent(self) -> Self:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
+from dojang.core.in_process import ObjectName
 from dojang.core.section import make_object
 from dojang.environments.base import Environment
 from dojang.environments.section import EnvironmentSection
@@ -18,7 +19,7 @@ class CustomEnvironmentConfig(EnvironmentSection):
     """Custom environment."""
 
     name: Literal["custom"] = "custom"
-    make_with: str
+    make_with: ObjectName
     """package.module:Class of an environment (dojang.Environment); called with the options for every episode."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the class."""

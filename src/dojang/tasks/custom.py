@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dojang.core.in_process import ObjectName
 from dojang.core.section import make_object
 from dojang.protocols import Judge, Task
 from dojang.tasks.section import TaskSection
@@ -21,7 +22,7 @@ class CustomTaskConfig(TaskSection):
     grades_with_problems: ClassVar[bool] = True
     user_code: ClassVar[bool] = True
     name: Literal["custom"] = "custom"
-    make_with: str
+    make_with: ObjectName
     """package.module:Class with the methods of Task; called with the problems by split and the options."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the class."""
