@@ -32,6 +32,7 @@ TOOLS_TEMPLATE = (
     "<|end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
+CALL = ' <tool_call>\n{"arguments": {"city":  "Ulm\\u00e9"}, "name": "weather"}\n</tool_call>'
 WEATHER = {
     "type": "function",
     "function": {
@@ -52,8 +53,10 @@ def with_tools(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
 class RandomEngine:
     """Samples random text or tool calls, mostly not as the tokenizer would split them; remembers prompts."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> None:
-        self._tokenizer, self._random = tokenizer, random.Random(seed)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, seed: int = 0, *, thinking: str = "", call: str = CALL
+    ) -> None:
+        self._tokenizer, self._random, self._thinking, self._call = tokenizer, random.Random(seed), thinking, call
         self.prompts: list[tuple[int, ...]] = []
         self.samplings: list[Sampling] = []
 
@@ -64,8 +67,9 @@ class RandomEngine:
 
     def _complete(self) -> Completion:
         text = self._random.choice(["the answer is 7", " maybe ", "é日本\n"]) + str(self._random.randrange(1000))
+        text = self._thinking + text
         if self._random.random() < 0.5:
-            text += ' <tool_call>\n{"arguments": {"city":  "Ulm\\u00e9"}, "name": "weather"}\n</tool_call>'
+            text += self._call
         tokens = [each for letter in text for each in self._tokenizer.encode(letter, add_special_tokens=False)]
         tokens.append(self._tokenizer.eos_token_id)
         logprobs = tuple(-self._random.random() for _ in tokens)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from dojang.core.errors import ConfigError
 from dojang.programs import CallTest, IoTest, Judgement, Submission
+from dojang.tool_calls.calls import ParsedReply
 from dojang.types import Completion, Group, Message, Metrics, Problem, Sample, Sampling, Verdict
 
 if TYPE_CHECKING:  # the protocols are read by code that must not load torch
@@ -105,6 +106,9 @@ class Renderer(Protocol):
 
     def text_of(self, messages: Sequence[Message], reply: Sequence[int]) -> str:
         """Text of a sampled reply, without the token that ends a turn."""
+
+    def parse_reply(self, messages: Sequence[Message], reply: Sequence[int]) -> ParsedReply | None:
+        """A sampled reply with its tool calls, in the chat template's format; None if it was not told of tools."""
 
     def token_texts(self, tokens: Sequence[int]) -> list[str]:
         """Text of each token."""

@@ -2,7 +2,6 @@
 
 base            Environment, Reply, Step: what a user's environment is made of
 tools           ToolEnvironment: tools that the model may call before it answers
-tool_calls      parsing of tool calls
 multi_turn      the workflow: plays a group of episodes per problem
 episode_start   reset of an environment, and its first prompt; also tried by --dry-run
 episode         token streams and rewards of an episode

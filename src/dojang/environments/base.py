@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dojang.protocols import Task
+from dojang.tool_calls.calls import Call
 from dojang.types import Message, Problem, Verdict
 
 __all__ = ["Environment", "Messages", "Reply", "Step", "StepResult"]
@@ -32,6 +33,8 @@ class Reply:
     """Number of replies that may follow."""
     cut: bool = False
     """Whether it was cut at max_tokens. The episode ends after it, whatever `step` returns."""
+    calls: Sequence[Call] | None = None
+    """Its tool calls, in the format of the model's chat template; None if the environment has no tools."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,11 @@ class Episode:
         """Tokens to continue."""
         return self._streams[-1].tokens
 
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The conversation before the reply that was sampled last."""
+        return self._messages
+
     def begin(self, messages: Sequence[Message], prompt: Sequence[int]) -> None:
         """Starts the conversation."""
         self._messages = list(messages)

@@ -121,7 +121,9 @@ class MultiTurn:
         (completion,) = await self._policy.engine.generate(episode.tokens, 1, sampling)
         episode.add_reply(completion)
         cut = completion.finish == "length"
-        reply = Reply(completion.text, turn, self._limits.max_turns - turn - 1, cut)
+        parsed = renderer.parse_reply(episode.messages, completion.tokens)
+        calls = None if parsed is None else parsed.calls
+        reply = Reply(completion.text, turn, self._limits.max_turns - turn - 1, cut, calls)
         step = as_step(await self._call(environment.step, reply))
         episode.add_step(step)
         if step.done:

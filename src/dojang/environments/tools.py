@@ -8,7 +8,8 @@ from typing import Any
 from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment, Reply, StepResult
 from dojang.environments.calls import in_thread
-from dojang.environments.tool_calls import MalformedCall, ToolCall, parse_calls
+from dojang.tool_calls.calls import MalformedCall, ToolCall
+from dojang.tool_calls.json_calls import parse_json_calls
 from dojang.types import Message
 
 __all__ = ["ToolEnvironment", "schemas_of", "shortened"]
@@ -43,7 +44,7 @@ class ToolEnvironment(Environment):
     """Longest result of a tool; longer ones are cut in the middle."""
 
     async def step(self, reply: Reply) -> StepResult:
-        calls = parse_calls(reply.text)
+        calls = parse_json_calls(reply.text) if reply.calls is None else reply.calls
         if not calls:
             return await self.answer(reply)
         tools = {each.__name__: each for each in self.tools()}

@@ -6,6 +6,7 @@ A plain-text prompt (messages of the role `text`) is tokenised without the chat 
 import copy
 import inspect
 import json
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -17,6 +18,8 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
 from dojang.protocols import TooLong
+from dojang.tool_calls.calls import CallFormat, ParsedReply, ToolSchemas
+from dojang.tool_calls.formats import PROBE_TOOLS, UnknownCallFormat, recognize, schemas_by_name
 from dojang.types import Message, plain_prompt
 from dojang.workflows.rendered_texts import RenderedTexts
 from dojang.workflows.token_bytes import special_tokens
@@ -34,6 +37,12 @@ Unicode normalisation lengthens a non-ASCII text, in bytes."""
 _UTF8 = ("utf-8", "surrogatepass")
 _MARK = "Answer."
 """Message whose end is found again in the text of a chat template."""
+_OPENED = re.compile(r"<think>\s*\Z")
+_OTHER_MODELS = (
+    "set workflow.call_format=code_block for python_tool, choose a model whose calls can be parsed (Qwen2.5, Qwen3, "
+    "Qwen3.5, Llama 3.1, GLM-4.5, Nemotron 3), or describe the tools in the prompt and parse replies in a custom "
+    "environment"
+)
 
 
 class ChatRenderer:
@@ -66,6 +75,8 @@ class ChatRenderer:
         self._limit = limit
         self._remedy = remedy
         self._texts = RenderedTexts()
+        self._schemas: ToolSchemas = {}
+        self._call_formats: list[CallFormat] = []  # shared by copies: the format is the template's, not the tools'
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         tokens = self._tokens(messages)
@@ -148,20 +159,55 @@ class ChatRenderer:
             return tuple(self._tokenizer.encode("\n\n" + plain_text(more), add_special_tokens=False))
         end = self.end_of_turn(messages)
         whole = self._prompt_text([*messages, Message("assistant", said), *more])
-        rest = _after(whole, self._prompt_text(messages) + said)
+        rest = _after(whole, self._prompt_text(messages) + said.removeprefix(self._opened_thinking))
         if rest is None:
             return None
         tokens = self._tokenizer.encode(rest, add_special_tokens=False)
         if end in tokens:  # white space before it is the template's: the sampled turn ended where it ended
             del tokens[: tokens.index(end) + (len(reply) > 0 and reply[-1] == end)]
+        elif tokens and reply and reply[-1] == tokens[0] and tokens[0] in self._next_turn_tokens:
+            del tokens[0]
         return tuple(tokens)
 
     def text_of(self, messages: Sequence[Message], reply: Sequence[int]) -> str:
-        """Returns the text of a sampled reply, without the token that ends a turn."""
+        """Returns the text of a sampled reply, without the token that ends a turn, and with the tag of the thinking if
+        the prompt has opened it: chat templates expect both tags."""
         tokens = list(reply)
-        if tokens and tokens[-1] in (self.end_of_turn(messages), self._tokenizer.eos_token_id):
+        chat = plain_prompt(messages) is None and self._tokenizer.chat_template is not None
+        ends = {self.end_of_turn(messages), self._tokenizer.eos_token_id}
+        if tokens and tokens[-1] in (ends | self._next_turn_tokens if chat else ends):
             tokens.pop()
-        return str(self._tokenizer.decode(tokens))
+        return (self._opened_thinking if chat else "") + str(self._tokenizer.decode(tokens))
+
+    def parse_reply(self, messages: Sequence[Message], reply: Sequence[int]) -> ParsedReply | None:
+        """Returns a sampled reply with its tool calls, in the format of the chat template; None without tools."""
+        if not self._variables.get("tools"):
+            return None
+        parsed = self._call_formats[0].parse(self.text_of(messages, reply), self._schemas)
+        return ParsedReply(parsed.content.removeprefix(self._opened_thinking), parsed.calls)
+
+    @cached_property
+    def _opened_thinking(self) -> str:
+        """Tag that the generation prompt opens the thinking with, with the white space after it; else empty."""
+        opened = _OPENED.search(self._with_template([Message("user", _MARK)], generation=True))
+        return opened[0] if opened else ""
+
+    @cached_property
+    def _next_turn_tokens(self) -> frozenset[int]:
+        """Tokens that begin the next message and end the assistant's turn, where the template writes no end (GLM)."""
+        special = special_tokens(self._tokenizer)
+        turn, found = [Message("user", _MARK), Message("assistant", _MARK)], set[int]()
+        after = self._with_template(turn, generation=False).rpartition(_MARK)[2]
+        if special.intersection(self._tokenizer.encode(after, add_special_tokens=False)):
+            return frozenset()
+        for role in ("user", "tool"):
+            try:
+                whole = self._with_template([*turn, Message(role, _MARK)], generation=False)
+            except ConfigError:  # a template without results of tools
+                continue
+            tokens = self._tokenizer.encode("".join(whole.split(_MARK)[2:3]), add_special_tokens=False)
+            found.update([token for token in tokens if token in special][:1])
+        return frozenset(found)
 
     def token_texts(self, tokens: Sequence[int]) -> list[str]:
         """Returns the text of each token; joined, they may differ from the text where a character has several."""
@@ -173,10 +219,8 @@ class ChatRenderer:
 
     def with_tools(self, schemas: Sequence[Mapping[str, object]]) -> "ChatRenderer":
         """Returns a copy that passes JSON schemas of tools to the chat template. Raises ConfigError if the template
-        does not mention tools: the model would not be told of them."""
-        made = copy.copy(self)
-        made._variables = {**self._variables, "tools": [dict(each) for each in schemas]}
-        made._texts = RenderedTexts()
+        does not mention tools, so that the model would not be told of them, or if its calls cannot be parsed."""
+        made = self._told(schemas)
         question = [Message("user", _MARK)]
         if made._text(question) == self._text(question):
             raise ConfigError(
@@ -184,7 +228,36 @@ class ChatRenderer:
                 "template has them (Qwen2.5, Qwen3, Llama 3.1), or describe the tools in the prompt and parse replies "
                 "in a custom environment"
             )
+        if not self._call_formats:
+            self._call_formats.append(self._told(PROBE_TOOLS)._recognized())
+        made._schemas = schemas_by_name(made._variables["tools"])
         return made
+
+    def _told(self, schemas: Sequence[Mapping[str, object]]) -> "ChatRenderer":
+        made = copy.copy(self)
+        made._variables = {**self._variables, "tools": [dict(each) for each in schemas]}
+        made._texts = RenderedTexts()
+        return made
+
+    def _recognized(self) -> CallFormat:
+        """Returns the format of the chat template's calls. Raises ConfigError if none parses them."""
+
+        def reply_text(prompt: str, whole: str) -> str:
+            rest = _after(whole, prompt)
+            if rest is None:
+                raise ConfigError("it writes another prompt where a call follows")
+            end = self._end_of_chat_turn
+            if isinstance(end, int):
+                rest = rest.partition(str(self._tokenizer.decode([end])))[0]
+            return self._opened_thinking + rest
+
+        try:
+            return recognize(lambda messages, prompt: self._with_template(messages, generation=prompt), reply_text)
+        except UnknownCallFormat as error:
+            raise ConfigError(
+                f"the tool calls of the chat template of {self._tokenizer.name_or_path} cannot be parsed: {error}; "
+                f"{_OTHER_MODELS}"
+            ) from error
 
     def overlong(self, prompts: Sequence[Sequence[Message]]) -> list[int]:
         """Returns the indices of the prompts for which `render` raises TooLong. A prompt whose bytes, with a margin for

@@ -6,8 +6,9 @@ import pytest
 
 from dojang.core.errors import ConfigError
 from dojang.environments.base import Reply
-from dojang.environments.tool_calls import MalformedCall, ToolCall, parse_calls
 from dojang.environments.tools import ToolEnvironment, schemas_of
+from dojang.tool_calls.calls import MalformedCall, ToolCall
+from dojang.tool_calls.json_calls import parse_json_calls
 from dojang.types import Message, Outcome, Verdict
 
 
@@ -44,7 +45,7 @@ from dojang.types import Message, Outcome, Verdict
     ],
 )
 def test_calls_are_parsed(reply: str, calls: list[ToolCall]) -> None:
-    assert parse_calls(reply) == calls
+    assert parse_json_calls(reply) == tuple(calls)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_calls_are_parsed(reply: str, calls: list[ToolCall]) -> None:
     ],
 )
 def test_malformed_calls_are_told_apart(reply: str, reason: str) -> None:
-    (call,) = parse_calls(reply)
+    (call,) = parse_json_calls(reply)
     assert isinstance(call, MalformedCall)
     assert reason in call.reason
 

@@ -109,7 +109,12 @@ class Session:
                 place.continued = False
             raise
         choices = [
-            show(each, renderer.token_texts(each.tokens), bool(request.tools), f"{number}_{at}")
+            show(
+                each,
+                renderer.token_texts(each.tokens),
+                renderer.parse_reply(prompt.messages, each.tokens),
+                f"{number}_{at}",
+            )
             for at, each in enumerate(completions)
         ]
         for at, choice in enumerate(choices):

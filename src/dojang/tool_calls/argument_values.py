@@ -1,0 +1,58 @@
+"""Values of arguments that a format writes as plain text: strings as they are, other values in JSON.
+
+The text 7 is a number for an integer argument and a string for a string one: only the JSON schema of the tool tells.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["value_of"]
+
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+"""Some templates write constants as Python does."""
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def value_of(text: str, schema: Mapping[str, Any] | None) -> Any:
+    """Returns the value of an argument. Raises ValueError if the text is no value of the schema's types, with these
+    types; without a schema, which an argument that the tool does not have lacks, it is a string."""
+    if schema is None:
+        return text
+    allowed = _types(schema)
+    try:
+        found = json.loads(_PYTHON.get(text.strip(), text))
+    except (ValueError, RecursionError):
+        found, known = None, False
+    else:
+        known = not allowed or any(_is(found, each) for each in allowed)
+    if known:
+        return found
+    if not allowed or "string" in allowed:
+        return text
+    raise ValueError(" or ".join(sorted(allowed)))
+
+
+def _is(value: object, name: str) -> bool:
+    return isinstance(value, _TYPES.get(name, ())) and (name == "boolean" or not isinstance(value, bool))
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """Returns the JSON types that a schema allows; none if it does not say."""
+    stated = schema.get("type")
+    found = {stated} if isinstance(stated, str) else {str(each) for each in stated or ()}
+    for key in ("anyOf", "oneOf"):
+        parts = [_types(each) for each in schema.get(key, ())]
+        if parts and not all(parts):
+            return set()
+        found = found.union(*parts)
+    if not found and "enum" in schema:
+        found = {"string"}
+    return found | {"null"} if found and schema.get("nullable") else found
