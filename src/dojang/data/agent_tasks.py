@@ -1,5 +1,6 @@
 """Tasks for agents with a terminal: a folder of task folders (agent_task.py)."""
 
+import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -9,9 +10,12 @@ from dojang.core.errors import DataError
 from dojang.data.agent_task import RefusedTask, read_agent_task
 from dojang.data.rows import hash_fraction
 from dojang.data.section import DataSection
+from dojang.data.verifier_rules import risky_lines
 from dojang.types import Message, Problem
 
 __all__ = ["AgentTasksConfig"]
+
+_SHOWN = 10
 
 
 class AgentTasksConfig(DataSection):
@@ -48,13 +52,15 @@ def _read(path: str) -> list[Problem]:
     if not root.is_dir():
         raise DataError(f"data.path={path}: no such folder")
     folders = sorted(each for each in root.iterdir() if each.is_dir() and not each.name.startswith("."))
-    problems, refused = [], []
+    problems, refused, risky = [], [], list[str]()
     for folder in folders:
         try:
             task = read_agent_task(folder)
         except (RefusedTask, OSError) as error:
             refused.append(f"{folder.name}: {error}")
             continue
+        contents = {name: file.content for name, file in task.tests.items()}
+        risky += [f"{folder.name}: {each}" for each in risky_lines(contents)]
         problems.append(
             Problem(
                 id=f"agent_tasks/{task.name}",
@@ -71,4 +77,12 @@ def _read(path: str) -> list[Problem]:
         )
     if not problems:
         raise DataError(f"{path} has no task folders; each needs instruction.md and tests/")
+    if risky:
+        listed = "\n".join(f"  {each}" for each in risky[:_SHOWN])
+        more = f"\n  and {len(risky) - _SHOWN} more" if len(risky) > _SHOWN else ""
+        warnings.warn(
+            f"{path}: if the agent can write these files, it can forge its reward; run its files with python3, bash or "
+            f"run-untrusted:\n{listed}{more}",
+            stacklevel=3,
+        )
     return problems

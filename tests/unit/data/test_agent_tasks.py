@@ -163,3 +163,11 @@ def test_folders_without_tasks_are_named(tmp_path: Path) -> None:
     make(tmp_path / "only")
     with pytest.raises(DataError, match="has one task"):
         AgentTasksConfig(path=str(tmp_path)).load("test")
+
+
+def test_a_verifier_that_may_run_files_of_the_agent_loads_with_a_warning(tmp_path: Path) -> None:
+    make(tmp_path / "one", tests__test_dot_sh=f"cd /app\n. ./run.sh\n{SCRIPT}")
+    make(tmp_path / "two")
+    with pytest.warns(UserWarning, match=r"one: tests/test\.sh, line 2: `\. \./run\.sh` reads commands") as found:
+        assert len(AgentTasksConfig(path=str(tmp_path)).read("train")) == 1
+    assert len(found) == 1

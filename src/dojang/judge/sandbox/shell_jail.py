@@ -49,10 +49,30 @@ _DISK = "/.disk"
 _GUARD = """\
 # Has agents' scripts run in the sandbox for untrusted programs: a verifier's shell must not read them.
 case "$0" in /*) __script=$0 ;; *) __script=$PWD/$0 ;; esac
+__original() {  # the agent's file with the same content
+    local size
+    size=$(/usr/bin/find -L "$1" -maxdepth 0 -printf %s) && [ "$size" -gt 0 ] || return
+    /usr/bin/find "$DOJANG_WORKDIR" -type f -size "${size}c" -exec /usr/bin/cmp -s -- {} "$1" ';' -print -quit
+}
 if [ -f "$__script" ]; then
-    case "$__script" in "$DOJANG_WORKDIR"/*) exec run-untrusted bash "$0" "$@" ;; esac
+    case "$__script" in
+        "$DOJANG_WORKDIR"/*) exec run-untrusted bash "$0" "$@" ;;
+        /tests/* | /usr/* | /opt/*) ;;
+        *) __copied=$(__original "$__script") && [ -n "$__copied" ] && exec run-untrusted bash "$__copied" "$@" ;;
+    esac
 fi
-unset __script
+case $- in *[ic]*) ;; *)
+    # Commands come from stdin: without a script, $0 is the shell.
+    if [ ! -f "$__script" ] && [ ! -t 0 ] && __script=$(/usr/bin/mktemp); then
+        /usr/bin/cat > "$__script"
+        exec < "$__script"
+        __copied=$(__original "$__script")
+        /usr/bin/rm -f "$__script"
+        [ -n "$__copied" ] && exec run-untrusted bash -s -- "$@"
+    fi ;;
+esac
+unset __script __copied
+unset -f __original
 """
 _LAUNCHER = """\
 #!/bin/bash -p
@@ -91,6 +111,8 @@ _PROJECT_TOOLS = (
     "rustc",
 )
 """Programs that run commands of the files they find (hooks, settings, rules), or make programs of them."""
+_SHELLS = ("dash", "ash", "ksh", "ksh93", "mksh", "zsh", "yash", "posh")
+"""Further shells: bash, which has the guard, runs in their place."""
 _INTERPRETERS = ("/usr/bin/python*[0-9]", "/usr/local/bin/python*[0-9]", "/usr/bin/pypy*")
 
 
@@ -182,10 +204,11 @@ def _write_library(spec: Mapping[str, Any], role: str) -> None:
         _write(f"{LIBRARY}/bin/run-untrusted", f"#!/bin/sh\nexec {_REAL}/bin/python -I -S -c '{run}' \"$@\"\n", 0o755)
         for name in _PROJECT_TOOLS:
             _write(f"{LIBRARY}/bin/{name}", f'#!/bin/bash -p\nexec run-untrusted {name} "$@"\n', 0o755)
-        _write(f"{LIBRARY}/bin/sh", '#!/bin/bash -p\nexec bash "$@"\n', 0o755)
+        _write(f"{LIBRARY}/bin/sh", '#!/bin/bash -p\nexec /bin/bash "$@"\n', 0o755)
         _write(f"{LIBRARY}/lib/bash_guard", _GUARD)
         _write(f"{LIBRARY}/lib/sitecustomize.py", f"from {_SITE} import install\n\ninstall()\n")
         _replace_interpreters(os.path.realpath(python))
+        _replace_shells()
 
 
 def _replace_interpreters(real: str) -> None:
@@ -199,6 +222,14 @@ def _replace_interpreters(real: str) -> None:
     for path in found:
         if os.path.isfile(path) and os.path.exists(MOUNT_POINT + path):
             linux.mount(f"{MOUNT_POINT}{LIBRARY}/bin/python", MOUNT_POINT + path, flags=linux.MS_BIND)
+
+
+def _replace_shells() -> None:
+    """Put bash in the place of every other shell, so that none reads the agent's scripts."""
+    bash = os.path.realpath("/bin/bash")
+    for path in {os.path.realpath(f"{folder}/{name}") for folder in ("/bin", "/usr/bin") for name in ("sh", *_SHELLS)}:
+        if path != bash and os.path.isfile(path) and os.path.exists(MOUNT_POINT + path):
+            linux.mount(f"{MOUNT_POINT}{LIBRARY}/bin/sh", MOUNT_POINT + path, flags=linux.MS_BIND)
 
 
 def _mount_folders(folders: Mapping[str, int], size: int, uid: int) -> None:

@@ -1,0 +1,45 @@
+"""Lines of verifiers that may run the agent's files beside the reward."""
+
+import pytest
+
+from dojang.data.verifier_rules import risky_lines
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (". ./run.sh", "verifier's shell"),
+        ("cd /app && source setup.sh", "verifier's shell"),
+        ("if true; then . run.sh; fi", "verifier's shell"),
+        ("out=$(perl main.pl)", "beside the reward"),
+        ("/usr/bin/node main.js < in", "beside the reward"),
+        ("awk -f prog.awk data", "beside the reward"),
+        ("env -i PATH=/bin bash run.sh", "drops BASH_ENV"),
+        ("python3 -m doctest main.py", "examples of a file"),
+    ],
+)
+def test_a_line_that_runs_a_file_of_the_agent_is_found(line: str, why: str) -> None:
+    (found,) = risky_lines({"test.sh": f"set -e\n{line}\n".encode()})
+    assert found.startswith("tests/test.sh, line 2: `")
+    assert why in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'source "$TESTS/lib.sh"',
+        ". /tests/lib.sh",
+        "cd /tests; . lib.sh",
+        'source "$(dirname "$0")/other.sh"',
+        "perl -ne 'print if /x/' out.txt",
+        "awk '{print $1}' out.txt",
+        "python3 main.py",
+        "bash run.sh",
+        "find . -name main.py",
+        "# source run.sh",
+        "echo done. see run.sh",
+        "env python3 main.py",
+    ],
+)
+def test_other_lines_are_not(line: str) -> None:
+    assert not list(risky_lines({"test.sh": f"{line}\n".encode(), "lib.sh": b"true\n"}))
