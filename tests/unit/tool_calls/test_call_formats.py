@@ -7,13 +7,15 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
+from dojang.environments.calculator import CalculatorConfig
 from dojang.tool_calls.calls import Call, CallFormat, MalformedCall, ToolCall
 from dojang.tool_calls.formats import schemas_by_name
 from dojang.tool_calls.json_calls import BareJson, TaggedJson
 from dojang.tool_calls.python_calls import PythonCalls
 from dojang.tool_calls.xml_calls import FunctionTags, KeyValueTags
-from dojang.types import Message
+from dojang.types import Message, Problem
 from dojang.workflows.chat_renderer import ChatRenderer
+from scripted_episodes import LastWordTask
 
 ARGUMENTS = {
     "x": {"type": "string"},
@@ -217,3 +219,10 @@ def test_a_template_that_drops_results_of_a_call_as_it_was_sampled_is_refused(
     )
     with pytest.raises(ConfigError, match="writes other text where a call stands as a model wrote it"):
         ChatRenderer(own, context=None, max_tokens=10).with_tools(TOOLS)
+
+
+def test_a_dry_run_refuses_a_model_whose_calls_cannot_be_parsed(tokenizer: PreTrainedTokenizerBase) -> None:
+    problem = Problem("p", "tests", (Message("user", "what is 3 + 4?"),), "7")
+    with pytest.raises(ConfigError, match=r"cannot be parsed.*workflow\.call_format=code_block"):
+        CalculatorConfig().check_start(LastWordTask(), [problem], renderer_of(tokenizer, UNKNOWN["other"]))
+    CalculatorConfig().check_start(LastWordTask(), [problem], renderer_of(tokenizer, WRITTEN["functions"]))
