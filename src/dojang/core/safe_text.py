@@ -1,4 +1,5 @@
-"""Text of a model made safe to print: control characters become visible escapes, long texts are shortened.
+"""Text of a model made safe to print: control characters become visible escapes, long texts are shortened. Text of
+others made safe to store and to tokenize: lone surrogates are replaced.
 
 A completion may hold terminal escape sequences, carriage returns or marks that reverse the direction of text. Printed
 as they are, they could move the cursor, change the title of the window or make a wrong answer look right.
@@ -6,7 +7,7 @@ as they are, they could move the cursor, change the title of the window or make 
 
 import unicodedata
 
-__all__ = ["one_line", "safe_text", "shorten"]
+__all__ = ["one_line", "replace_surrogates", "safe_text", "shorten"]
 
 
 def safe_text(text: str) -> str:
@@ -44,3 +45,12 @@ def one_line(text: str, characters: int, *, end: bool = False) -> str:
     if len(line) <= characters and len(bounded) == len(text):
         return line
     return f"...{line[-characters:]}" if end else f"{line[:characters]}..."
+
+
+def replace_surrogates(text: str) -> str:
+    """Replaces lone surrogates by U+FFFD, and joins pairs: JSON can hold them, but neither UTF-8 nor a tokenizer."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return str(text)

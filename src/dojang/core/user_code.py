@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from dojang.core.safe_text import replace_surrogates
+
 __all__ = ["describe_exception"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -16,7 +18,7 @@ _MESSAGE_CHARS = 300
 
 def describe_exception(error: BaseException) -> str:
     """Type and message, and the last line of the user's code in the traceback: `KeyError: 'x' (mine.py, line 15)`."""
-    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    said = replace_surrogates(f"{type(error).__name__}: {_message(error)}".removesuffix(": "))
     if len(said) > _MESSAGE_CHARS:
         said = f"{said[:_MESSAGE_CHARS]}..."
     frames = list(_frames(error))
@@ -24,6 +26,13 @@ def describe_exception(error: BaseException) -> str:
     own = [each for each in frames if not each[0].startswith(_INSTALLED)]
     where = (own or frames)[-1:]
     return "".join([said, *(f" ({_shortened(file)}, line {line})" for file, line in where)])
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a __str__ of the user
+        return "(its message cannot be read)"
 
 
 def _frames(error: BaseException) -> Iterator[tuple[str, int]]:

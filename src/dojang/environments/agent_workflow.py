@@ -7,12 +7,14 @@ recorded, counted as a judge error, and never trained on.
 
 import asyncio
 import inspect
+import reprlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
+from dojang.core.safe_text import replace_surrogates
 from dojang.core.section import load_object
 from dojang.environments.agent import AgentConfig
 from dojang.environments.agent_process import run_program
@@ -146,10 +148,12 @@ class AgentWorkflow:
                 raise EnvironmentFailed("the agent returned None and posted no reward")
             return session.result
         if isinstance(found, str):
-            found = await grade_with_retries(self._task, problem, found)
-        step = as_step(found)
+            found = await grade_with_retries(self._task, problem, replace_surrogates(found))
+        step = as_step(found, "the agent")
         if not step.done and step.messages:
-            raise EnvironmentFailed(f"the agent returned {found!r:.80}, which is neither a reward nor an answer")
+            raise EnvironmentFailed(
+                f"the agent returned {reprlib.repr(found)}, which is neither a reward nor an answer"
+            )
         return step
 
 

@@ -5,18 +5,36 @@ cannot be extended: the episode goes on in a new one, and becomes several sample
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
+from dojang.core.errors import ConfigError
+from dojang.core.user_code import describe_exception
 from dojang.environments.base import Step
+from dojang.environments.calls import EnvironmentFailed
 from dojang.environments.token_stream import TokenStream
 from dojang.protocols import Renderer, TooLong
-from dojang.types import Completion, Finish, Message, Outcome, Sample, Verdict
+from dojang.types import Completion, Finish, Message, Outcome, Sample, Verdict, plain_prompt
 
-__all__ = ["Episode"]
+__all__ = ["Episode", "writing"]
 
 _SOLVED = 1.0
 """Sum of rewards from which on an episode counts as accepted, if the environment does not say."""
+
+
+@contextmanager
+def writing(messages: Sequence[Message]) -> Iterator[None]:
+    """Raises EnvironmentFailed where the chat template cannot write an environment's messages: it may raise anything
+    for messages that it did not expect. TooLong passes."""
+    try:
+        plain_prompt(messages)
+        yield
+    except TooLong:
+        raise
+    except Exception as error:
+        said = str(error) if isinstance(error, ConfigError | ValueError) else describe_exception(error)
+        raise EnvironmentFailed(f"its messages cannot be written: {said}") from error
 
 
 class Episode:
@@ -68,15 +86,17 @@ class Episode:
 
     def go_on(self, messages: Sequence[Message], renderer: Renderer) -> bool:
         """Appends the environment's messages; False if no further reply fits the context. Starts a new stream if the
-        chat template rewrites what came before."""
+        chat template rewrites what came before. Raises EnvironmentFailed if it cannot write the messages."""
         said = renderer.text_of(self._messages, self._reply)
-        tokens = renderer.continue_chat(self._messages, self._reply, said, messages)
-        self._messages += [Message("assistant", said), *messages]
+        more = [*self._messages, Message("assistant", said), *messages]
+        try:
+            with writing(more):
+                tokens = renderer.continue_chat(self._messages, self._reply, said, messages)
+                prompt = renderer.render(more) if tokens is None else ()
+        except TooLong:
+            return False
+        self._messages = more
         if tokens is None:
-            try:
-                prompt = renderer.render(self._messages)
-            except TooLong:
-                return False
             self._streams.append(TokenStream(prompt))
             return True
         if not renderer.fits(len(self.tokens) + len(tokens)):

@@ -7,6 +7,7 @@ from functools import partial
 from dojang.core.user_code import describe_exception
 from dojang.environments.base import Environment
 from dojang.environments.calls import EnvironmentFailed, call_with_limit
+from dojang.environments.episode import writing
 from dojang.environments.results import as_messages
 from dojang.environments.tools import schemas_of
 from dojang.protocols import Renderer, Task, TooLong
@@ -70,10 +71,11 @@ async def _reset(
     environment: Environment, task: Task, problem: Problem, renderer: Renderer, timeout_s: float
 ) -> Started:
     environment.grade, environment.task = partial(grade_with_retries, task, problem), task
-    first = as_messages(await call_with_limit(environment.reset, problem, timeout_s=timeout_s))
+    first = as_messages(await call_with_limit(environment.reset, problem, timeout_s=timeout_s), "reset")
     if schemas := tool_schemas(environment):
         renderer = renderer.with_tools(schemas)
     try:
-        return Started(environment, first, renderer.render(first), renderer)
+        with writing(first):
+            return Started(environment, first, renderer.render(first), renderer)
     except TooLong as error:
         raise _FirstPromptTooLong(str(error)) from error

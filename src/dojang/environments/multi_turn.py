@@ -6,7 +6,6 @@ Every reply extends the token stream of its episode (episode.py). All episodes o
 """
 
 import asyncio
-import reprlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from dojang.environments.base import Environment, Reply, Step
 from dojang.environments.calls import EnvironmentFailed, call_with_limit
 from dojang.environments.episode import Episode
 from dojang.environments.episode_start import start_episode
-from dojang.environments.results import as_messages, as_step, check_judged
+from dojang.environments.results import as_messages, as_step, as_verdict
 from dojang.protocols import Renderer, Task
 from dojang.types import Finish, Group, Problem, Sample, Verdict
 from dojang.workflows.batched_turns import TurnBarrier
@@ -144,11 +143,7 @@ class MultiTurn:
         """Returns the verdict that the environment gave for the case that no reply can follow."""
         if step.if_last is None or isinstance(step.if_last, Verdict):
             return step.if_last
-        verdict = await self._call(step.if_last)
-        if not isinstance(verdict, Verdict):
-            raise EnvironmentFailed(f"if_last returned {reprlib.repr(verdict)}, where a verdict was expected")
-        check_judged(verdict)
-        return verdict
+        return as_verdict(await self._call(step.if_last), "if_last returned ")
 
     async def _call(self, method: Callable[..., object], *arguments: object) -> object:
         return await call_with_limit(method, *arguments, timeout_s=self._limits.timeout_s)

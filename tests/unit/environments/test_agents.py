@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -17,6 +18,7 @@ from dojang.core.errors import ConfigError
 from dojang.core.in_process import register
 from dojang.environments.agent import AgentConfig
 from dojang.environments.agent_workflow import AgentClient
+from dojang.environments.base import Step
 from dojang.types import Group, Outcome, Problem, Sampling, Verdict
 from policy_clients import policy_of
 from scripted_engine import ScriptedEngine
@@ -130,6 +132,8 @@ def fail(problem: Problem, client: AgentClient) -> float:
         (hang, "took longer than workflow.timeout_s=4"),
         (lambda problem, client: ask(client, "x") and None, "returned None and posted no reward"),
         (lambda problem, client: ask(client, "x") and float("nan"), "reward nan"),
+        (lambda problem, client: ask(client, "x") and np.array([1.0]), "which is not a finite number"),
+        (lambda problem, client: ask(client, "x") and Step(reward=None), "reward None"),  # type: ignore[arg-type]
         (lambda problem, client: ask(client, "x") and [problem.messages[0]], "neither a reward nor an answer"),
         (lambda problem, client: 1.0, "has sent no request"),
     ],

@@ -185,13 +185,34 @@ def leave() -> StepResult:
         (list, "returned []"),
         (lambda: Step(parts={"x": float("inf")}, done=True), "x inf"),
         (lambda: Verdict(Outcome.JUDGE_ERROR, None, detail="no judge"), "no judge"),
+        (lambda: np.array([1.0, 2.0]), "not a finite number"),
+        (lambda: Step(verdict=0.5), "verdict=0.5"),  # type: ignore[arg-type]
+        (lambda: Step(if_last=lambda: 0.5), "if_last returned 0.5"),  # type: ignore[arg-type,return-value]
+        (lambda: Message("text", "go on"), "cannot be mixed with the turns of a conversation"),
+        (lambda: Message("assistant", "", tool_calls=(("f", "{"),)), "its messages cannot be written"),
     ],
 )
 def test_a_failure_of_the_environment_is_no_reward(play: Play, failure: Callable[[], StepResult], reason: str) -> None:
-    group = play(lambda: Failing(failure), timeout_s=0.1 if "timeout_s" in reason else 60)
+    last = 2 if "if_last" in reason else 5
+    group = play(lambda: Failing(failure), timeout_s=0.1 if "timeout_s" in reason else 60, max_turns=last)
     assert group.samples == ()
     assert all(reason in error for error in group.judge_errors), group.judge_errors
     assert all(each.mask.any() for each in group.unjudged), "what was sampled is recorded"
+
+
+def test_an_episode_goes_on_after_text_that_is_no_unicode(play: Play) -> None:
+    """A tool may echo `\\ud800` of the model, and a corpus may hold it."""
+
+    class Echo(Environment):
+        def reset(self, problem: Problem) -> str:
+            return "a\ud800"
+
+        def step(self, reply: Reply) -> StepResult:
+            return Message("user", "b\ud800") if reply.turn == 0 else 1.0
+
+    (sample,) = play(Echo, group_size=1).samples
+    assert sample.verdict.outcome is Outcome.ACCEPTED
+    assert "[user] b\ufffd" in sample.text
 
 
 def test_a_failed_reset_is_tried_again(play: Play) -> None:
