@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PlayedEpisode", "PlayedTurn", "play_episode"]
 
+_TOOLS = "Tools: "
+_NOTE = "the model's chat template has no tools, so they are written before it; training refuses such a model"
+
 
 @dataclass(frozen=True, slots=True)
 class PlayedTurn:
@@ -95,29 +98,23 @@ async def _play(config: RunConfig) -> PlayedEpisode:
     problem = problems[config.seed % len(problems)]
     evaluator = Evaluator(config)
     try:
-        note = _write_tools(config, evaluator.tokenizer)
+        _write_tools(config, evaluator.tokenizer)
         samples = await evaluator.play(config, problem)
         turns = [turn for sample in samples for turn in _turns(sample, evaluator.tokenizer)]
     finally:
         await evaluator.close()
+    note = _NOTE if turns and turns[0].text.startswith(f"{_TOOLS}[{{") else ""
     return PlayedEpisode(problem, tuple(turns), samples[0].verdict, note)
 
 
-def _write_tools(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Has a chat template without tools write them first, so that any model can try an environment; returns a note."""
+def _write_tools(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Has a chat template without tools write them first, if there are any, so that any model can try an
+    environment."""
     from dojang.environments.section import EnvironmentSection
 
     template = tokenizer.chat_template
-    if not isinstance(config.workflow, EnvironmentSection) or not isinstance(template, str) or "tools" in template:
-        return ""
-    environment = config.workflow.environment()
-    try:
-        if not environment.tools():
-            return ""
-    finally:
-        environment.close()
-    tokenizer.chat_template = "{% if tools %}Tools: {{ tools | tojson }}\n{% endif %}" + template
-    return "the model's chat template has no tools, so they are written before it; training refuses such a model"
+    if isinstance(config.workflow, EnvironmentSection) and isinstance(template, str) and "tools" not in template:
+        tokenizer.chat_template = f"{{% if tools %}}{_TOOLS}{{{{ tools | tojson }}}}\n{{% endif %}}{template}"
 
 
 def _turns(sample: Sample, tokenizer: "PreTrainedTokenizerBase") -> list[PlayedTurn]:

@@ -88,7 +88,8 @@ def prepare(
     `measured` is false). Raises all errors that it finds together.
 
     `dry`: a dry run, which connects to no cluster and checks no process count. `packages`: whether the packages that
-    settings need must be installed here. `data`: problems of both splits, if another process has loaded them.
+    settings need must be installed here. `data`: problems of both splits, if another process has loaded them; it has
+    tried to start an episode, too.
     """
     errors = ErrorList()
     algorithms = _check_settings(config, errors, dry=dry, packages=packages)
@@ -97,6 +98,7 @@ def prepare(
         from dojang.cluster.ray.placement import connect
 
         connect(config.runtime)
+    given = data is not None
     data = _load_data(config, errors) if data is None else data
     benchmarks: list[Loaded] = []
     with errors.collect():
@@ -117,6 +119,8 @@ def prepare(
         if measured:
             with errors.collect():
                 prepared = measure_prompts(config, prepared, dry=dry)
+                if not given:
+                    _check_start(prepared)
         errors.raise_if_any()
         return prepared
     except BaseException:
@@ -185,6 +189,19 @@ def measure_prompts(config: RunConfig, prepared: Prepared, *, dry: bool = False)
     fields = {**found.as_fields(), "train": train, "dropped": {**found.dropped, **dropped}}
     graded = [(each, task) for each, (_, task) in zip(fitting, prepared.benchmarks, strict=True)]
     return replace(prepared, config=_with_steps(config, len(train)), benchmarks=graded, **fields)
+
+
+def _check_start(prepared: Prepared) -> None:
+    """Starts an episode of an environment. Raises ConfigError if that fails."""
+    loop = asyncio.new_event_loop()  # not asyncio.run, which would wait for threads that hang
+    try:
+        for _, renderer in list(prepared.renderers.values())[:1]:
+            loop.run_until_complete(prepared.config.workflow.check_start(prepared.task, prepared.train, renderer))
+    finally:
+        for each in asyncio.all_tasks(loop):
+            each.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
 
 
 def _with_steps(config: RunConfig, problems: int) -> RunConfig:

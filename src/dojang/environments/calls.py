@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from dojang.core.errors import DojangError
 from dojang.core.user_code import describe_exception
 
 __all__ = ["EnvironmentFailed", "call_with_limit", "in_thread"]
@@ -16,10 +17,10 @@ class EnvironmentFailed(Exception):
     """An environment raised, exceeded its time limit or returned nonsense: its episode has no reward."""
 
 
-async def call_with_limit(method: Callable[..., Any], *arguments: object, timeout_s: float) -> Any:
+async def call_with_limit(method: Callable[..., Any], *arguments: object, timeout_s: float, name: str = "") -> Any:
     """Calls a method; raises EnvironmentFailed if it raises (also SystemExit, or CancelledError without a cancellation)
-    or takes longer than `timeout_s`."""
-    name = getattr(method, "__qualname__", str(method))
+    or takes longer than `timeout_s`. `name` is that of the method in errors."""
+    name = name or getattr(method, "__qualname__", str(method))
     try:
         async with asyncio.timeout(timeout_s):
             if inspect.iscoroutinefunction(method):
@@ -32,6 +33,8 @@ async def call_with_limit(method: Callable[..., Any], *arguments: object, timeou
         if (task := asyncio.current_task()) is None or task.cancelling():
             raise
         raise EnvironmentFailed(f"{name} raised CancelledError") from error
+    except DojangError as error:  # its message is for the user
+        raise EnvironmentFailed(str(error)) from error
     except (Exception, SystemExit) as error:
         raise EnvironmentFailed(f"{name} raised {describe_exception(error)}") from error
 

@@ -1,14 +1,17 @@
 """Custom environment: a user's class."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
 from dojang.core.in_process import ObjectName
-from dojang.core.section import make_object
+from dojang.core.section import load_object, make_object
 from dojang.environments.base import Environment
 from dojang.environments.section import EnvironmentSection
+from dojang.protocols import Task
+from dojang.types import Problem
 
 __all__ = ["CustomEnvironmentConfig"]
 
@@ -23,6 +26,10 @@ class CustomEnvironmentConfig(EnvironmentSection):
     """package.module:Class of an environment (dojang.Environment); called with the options for every episode."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the class."""
+
+    def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
+        """Raises ConfigError if there is no such class."""
+        load_object(self.make_with, _KEY)
 
     def environment(self) -> Environment:
         made = make_object(self.make_with, _KEY, **self.options)

@@ -1,10 +1,12 @@
 """Start of an episode: the environment is made and reset, and its first messages are rendered."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dojang.core.user_code import describe_exception
+from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment
 from dojang.environments.calls import EnvironmentFailed, call_with_limit
 from dojang.environments.episode import writing
@@ -14,7 +16,7 @@ from dojang.protocols import Renderer, Task, TooLong
 from dojang.types import Message, Problem
 from dojang.workflows.grade_with_retries import grade_with_retries
 
-__all__ = ["Started", "start_episode", "tool_schemas"]
+__all__ = ["Started", "start_episode"]
 
 _RESETS = 3
 """Number of times an episode is started before it is given up."""
@@ -48,34 +50,57 @@ async def start_episode(
     environments that failed are given to `close`."""
     attempt = 0
     while True:
-        environment = make()
+        environment = None
         try:
+            environment = await _make(make, timeout_s)
             return await _reset(environment, task, problem, renderer, timeout_s)
         except EnvironmentFailed as error:
-            await close(environment)
+            if environment is not None:
+                await close(environment)
             attempt += 1
             if attempt == _RESETS or isinstance(error, _FirstPromptTooLong):
                 raise
 
 
-def tool_schemas(environment: Environment) -> list[Mapping[str, object]]:
-    """Returns the schemas of an environment's tools. Raises EnvironmentFailed if `tools` raises."""
+async def _make(make: Callable[[], Environment], timeout_s: float) -> Environment:
+    """Calls the constructor, in a thread: it may load data or start a simulator. An environment that is made after the
+    time limit is closed."""
+    late = threading.Event()
+
+    def made() -> Environment:
+        environment = make()
+        if late.is_set():
+            asyncio.run(call_with_limit(environment.close, timeout_s=timeout_s))
+        return environment
+
     try:
-        tools = environment.tools()
-    except Exception as error:
-        raise EnvironmentFailed(f"{type(environment).__name__}.tools raised {describe_exception(error)}") from error
-    return schemas_of(tools)
+        environment: Environment = await call_with_limit(made, timeout_s=timeout_s, name="the constructor")
+    except BaseException:
+        late.set()
+        raise
+    return environment
 
 
 async def _reset(
     environment: Environment, task: Task, problem: Problem, renderer: Renderer, timeout_s: float
 ) -> Started:
+    """Resets the environment, and asks for its tools then: they may depend on the problem."""
     environment.grade, environment.task = partial(grade_with_retries, task, problem), task
-    first = as_messages(await call_with_limit(environment.reset, problem, timeout_s=timeout_s), "reset")
-    if schemas := tool_schemas(environment):
-        renderer = renderer.with_tools(schemas)
+    found: object = problem.messages
+    if not _inherited(environment.reset, Environment.reset):  # a thread per episode would be wasted
+        found = await call_with_limit(environment.reset, problem, timeout_s=timeout_s)
+    first = as_messages(found, "reset")
     try:
+        if not _inherited(environment.tools, Environment.tools):
+            schemas = schemas_of(await call_with_limit(environment.tools, timeout_s=timeout_s))
+            renderer = renderer.with_tools(schemas) if schemas else renderer
         with writing(first):
             return Started(environment, first, renderer.render(first), renderer)
     except TooLong as error:
         raise _FirstPromptTooLong(str(error)) from error
+    except ConfigError as error:
+        raise EnvironmentFailed(str(error)) from error
+
+
+def _inherited(method: Callable[..., object], base: Callable[..., object]) -> bool:
+    return getattr(method, "__func__", None) is base

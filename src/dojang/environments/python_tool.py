@@ -100,7 +100,6 @@ class PythonToolConfig(SandboxedSection):
                 "graded; use workflow.name=repair, where the judge runs them and the model may try again, or "
                 "workflow.call_format=tool_call"
             )
-        super().check_problems(task, problems)
         session = PythonSession(self._host(), Limits(cpu_s=max(5.0, self.cpu_s)))
         try:
             found = session.run("".join(f"import {name}\n" for name in self.packages) + "6 * 7")

@@ -145,10 +145,14 @@ class ProcessPool:
             self._slots = [None] * len(self._slots)
 
 
-@cache
+_shared_pool = cache(ProcessPool)
+_SHARED_LOCK = threading.Lock()
+
+
 def process_pool(python: str, adapter: str, size: int) -> ProcessPool:
     """Returns the pool that all episodes of these settings share; it ends with this process."""
-    return ProcessPool(python, adapter, size)
+    with _SHARED_LOCK:  # constructors of environments run in threads
+        return _shared_pool(python, adapter, size)
 
 
 class RemoteEnvironment(Environment):

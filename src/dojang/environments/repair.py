@@ -48,7 +48,6 @@ class RepairConfig(EnvironmentSection):
     def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
         if not isinstance(task, CodeTask):
             raise ConfigError("workflow.name=repair repairs programs, so it needs task.name=code")
-        super().check_problems(task, problems)
 
 
 class Repair(Retry):

@@ -17,6 +17,8 @@ from dojang.core.section import LocalPath
 from dojang.environments.base import Environment
 from dojang.environments.section import EnvironmentSection
 from dojang.environments.tools import ToolEnvironment, shortened
+from dojang.protocols import Task
+from dojang.types import Problem
 
 if TYPE_CHECKING:
     from dojang.environments.bm25 import Bm25
@@ -39,6 +41,10 @@ class SearchConfig(EnvironmentSection):
     """Number of passages per search."""
     passage_chars: int = Field(default=1000, ge=50, le=100_000)
     """Longest passage in a result; longer ones are cut in the middle."""
+
+    def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
+        """Builds the index. Raises DataError if the corpus cannot be read."""
+        _index(_signature(self.corpus))
 
     def environment(self) -> Environment:
         return Search(_index(_signature(self.corpus)), self.top_k, self.passage_chars)

@@ -1,6 +1,5 @@
 """Base class of `workflow` sections of environments."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, ClassVar
@@ -10,7 +9,7 @@ from pydantic import Field
 from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment
 from dojang.environments.calls import EnvironmentFailed, call_with_limit
-from dojang.environments.episode_start import start_episode, tool_schemas
+from dojang.environments.episode_start import start_episode
 from dojang.environments.multi_turn import EpisodeLimits, MultiTurn
 from dojang.loop.advantages import Credit
 from dojang.protocols import Renderer, Task, Workflow
@@ -67,32 +66,16 @@ class EnvironmentSection(WorkflowSection):
     def make_eval(self, task: Task, policy: RolloutPolicy, group_size: int) -> Workflow:
         return self.make(task, {"policy": policy}, group_size)
 
-    def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
-        """Raises ConfigError if the environment cannot be made, or its tools have no schema."""
-        try:
-            tool_schemas(self.environment())
-        except EnvironmentFailed as error:
-            raise ConfigError(str(error)) from error
+    async def check_start(self, task: Task, problems: Sequence[Problem], renderer: Renderer) -> None:
+        """Raises ConfigError if the environment cannot be made and reset for any of the first problems, a tool has no
+        schema, or the first messages do not fit the context. A run tolerates problems that fail."""
 
-    def check_start(self, task: Task, problems: Sequence[Problem], renderer: Renderer) -> None:
-        """Raises ConfigError if the environment cannot be reset for any of the first problems, or its first messages do
-        not fit the context. A run tolerates problems that fail."""
-        loop = asyncio.new_event_loop()  # not asyncio.run, which would wait for threads that hang
-        try:
-            loop.run_until_complete(self._start_one(task, problems[:_TRIED], renderer))
-        finally:
-            for each in asyncio.all_tasks(loop):
-                each.cancel()
-            loop.run_until_complete(asyncio.sleep(0))
-            loop.close()
-
-    async def _start_one(self, task: Task, problems: Sequence[Problem], renderer: Renderer) -> None:
         async def close(environment: Environment) -> None:
             with suppress(EnvironmentFailed):
                 await call_with_limit(environment.close, timeout_s=self.timeout_s)
 
         failures = []
-        for problem in problems:
+        for problem in problems[:_TRIED]:
             try:
                 started = await start_episode(
                     self.environment, task, problem, renderer, timeout_s=self.timeout_s, close=close

@@ -1,6 +1,7 @@
 """Environments with tools: functions that the model may call before it answers."""
 
 import inspect
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -19,6 +20,8 @@ _MOST_CHARS = 4000
 
 def schemas_of(tools: Sequence[Callable[..., Any]]) -> list[Mapping[str, object]]:
     """Returns JSON schemas of functions, from their type hints and docstrings. Raises ConfigError if one has none."""
+    if not isinstance(tools, Sequence) or not all(callable(each) for each in tools):
+        raise ConfigError(f"workflow: `tools` returned {reprlib.repr(tools)}; it must return a list of functions")
     return [_schema(getattr(each, "__func__", each)) for each in tools]
 
 
@@ -47,7 +50,7 @@ class ToolEnvironment(Environment):
         calls = parse_json_calls(reply.text) if reply.calls is None else reply.calls
         if not calls:
             return await self.answer(reply)
-        tools = {each.__name__: each for each in self.tools()}
+        tools = {each.__name__: each for each in await in_thread(self.tools)}
         return [await self._result(tools, call) for call in calls]
 
     async def answer(self, reply: Reply) -> StepResult:

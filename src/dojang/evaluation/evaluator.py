@@ -71,6 +71,7 @@ class Evaluator:
             sampling = eval_sampling(config)
             if case.task is not None:  # the stop line is that of config.task
                 sampling = replace(sampling, stop_line=config.workflow.stop_line(None))
+            await config.workflow.check_start(task, problems, renderer)
             policy = RolloutPolicy(self._engine, renderer, sampling)
             workflow = config.workflow.make_eval(task, policy, config.eval.samples)
             await run_all(workflow, problems, lambda group: keep(group, task, len(problems)), skip=done.keys())

@@ -29,11 +29,7 @@ def describe(config: RunConfig) -> str:
             check_servers(role)
     with errors.collect():
         prepared = assemble.prepare(config, dry=True)
-        try:
-            for _, renderer in list(prepared.renderers.values())[:1]:
-                config.workflow.check_start(prepared.task, prepared.train, renderer)
-        finally:
-            asyncio.run(prepared.judge.close())
+        asyncio.run(prepared.judge.close())
     errors.raise_if_any()
     assert prepared is not None
     config = prepared.config

@@ -57,5 +57,5 @@ class WorkflowSection(Section):
     def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
         """Raises DataError if the workflow cannot be used with the training problems."""
 
-    def check_start(self, task: Task, problems: Sequence[Problem], renderer: Renderer) -> None:
+    async def check_start(self, task: Task, problems: Sequence[Problem], renderer: Renderer) -> None:
         """Raises ConfigError if no episode of the problems can start."""

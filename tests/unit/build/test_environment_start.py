@@ -1,7 +1,8 @@
-"""A dry run starts an episode of the environment."""
+"""A run, dry or not, starts an episode of the environment before anything else."""
 
 import importlib
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dojang.runs.dry_run import describe
 ENVIRONMENTS = """
 import asyncio
 import sys
+import time
 import dojang
 
 class Base(dojang.Environment):
@@ -68,6 +70,40 @@ class Cancels(Base):
 class WrongTools(Base):
     def tools(self):
         return [self.nothing]
+
+class NoTools(Base):
+    def tools(self):
+        return "search"
+
+class SlowTools(Base):
+    def tools(self):
+        time.sleep(1)
+
+class ToolsOfReset(Base):
+    def reset(self, problem):
+        self.levels = []
+        return "go"
+
+    def tools(self):
+        return self.levels
+
+class FlakyToMake(Base):
+    tried = 0
+
+    def __init__(self):
+        FlakyToMake.tried += 1
+        if FlakyToMake.tried < 3:
+            raise OSError("no free port")
+        super().__init__()
+
+class NotMade(Base):
+    def __init__(self):
+        raise OSError("no free port")
+
+class SlowToMake(Base):
+    def __init__(self):
+        time.sleep(0.5)
+        super().__init__()
 """
 
 
@@ -80,11 +116,15 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def check(module: str, name: str) -> None:
-    workflow = f"workflow={{name: custom, make_with: '{module}:{name}', timeout_s: {0.1 if name == 'Slow' else 60}}}"
+    workflow = (
+        f"workflow={{name: custom, make_with: '{module}:{name}', timeout_s: {0.1 if name.startswith('Slow') else 60}}}"
+    )
     describe(recipes.load("quickstart", ["data={name: episodes}", "task={name: environment}", workflow]))
 
 
-@pytest.mark.parametrize(("name", "closed"), [("Short", 1), ("Flaky", 2), ("FirstIsBad", 4)])
+@pytest.mark.parametrize(
+    ("name", "closed"), [("Short", 1), ("Flaky", 3), ("FirstIsBad", 4), ("FlakyToMake", 1), ("ToolsOfReset", 1)]
+)
 def test_an_environment_that_starts_now_and_then_is_accepted(module: str, name: str, closed: int) -> None:
     check(module, name)
     found = getattr(importlib.import_module(module), name)
@@ -99,6 +139,13 @@ def test_an_environment_that_starts_now_and_then_is_accepted(module: str, name: 
         ("Slow", "Slow.reset took longer than workflow.timeout_s=0.1"),
         ("Leaves", "Leaves.reset raised SystemExit: 0"),
         ("Cancels", "Cancels.reset raised CancelledError"),
+        (
+            "NotMade",
+            r"workflow.make_with='starts:NotMade': calling it raised OSError: no free port \(.*starts.py, line",
+        ),
+        ("SlowToMake", "the constructor took longer than workflow.timeout_s=0.1"),
+        ("SlowTools", "SlowTools.tools took longer than workflow.timeout_s=0.1"),
+        ("NoTools", r"workflow: `tools` returned 'search'"),
         ("WrongTools", "WrongTools.tools raised AttributeError: .*nothing"),
     ],
 )
@@ -106,4 +153,8 @@ def test_an_environment_that_cannot_start_is_refused(module: str, name: str, sai
     with pytest.raises(ConfigError, match=said):
         check(module, name)
     found = getattr(importlib.import_module(module), name)
-    assert found.closed == (0 if name == "WrongTools" else found.made - 1)  # check_problems makes one, too
+    deadline = time.monotonic() + 20
+    while name == "SlowToMake" and (found.made < 3 or found.closed < 3) and time.monotonic() < deadline:
+        time.sleep(0.05)  # those that are made too late are closed as well
+    assert found.made == (0 if name == "NotMade" else found.closed)
+    assert name != "SlowToMake" or found.made == 3

@@ -236,6 +236,56 @@ def test_a_failed_reset_is_tried_again(play: Play) -> None:
     assert len(sample.tokens) == 0
 
 
+def test_a_failed_constructor_is_tried_again(play: Play) -> None:
+    made = []
+
+    class Flaky(Countdown):
+        def __init__(self) -> None:
+            made.append(self)
+            if len(made) < 3:
+                raise OSError("no free port")
+            super().__init__()
+
+    assert play(Flaky, group_size=1).samples[0].reward == 1.0
+
+    class Down(Countdown):
+        def __init__(self) -> None:
+            raise OSError("no free port")
+
+    (sample,) = play(Down, group_size=1).unjudged
+    assert "the constructor raised OSError: no free port" in sample.verdict.detail
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_slow_constructors_run_at_the_same_time(play: Play, lockstep: bool) -> None:
+    class Slow(Countdown):
+        def __init__(self) -> None:
+            time.sleep(0.3)
+            super().__init__()
+
+    started = time.monotonic()
+    assert len(play(Slow, group_size=64, lockstep=lockstep, timeout_s=10).samples) == 64
+    assert time.monotonic() - started < 64 * 0.3
+
+
+def test_a_constructor_that_hangs_exceeds_the_time_limit(play: Play) -> None:
+    closed = []
+
+    class Late(Countdown):
+        def __init__(self) -> None:
+            time.sleep(0.3)
+
+        async def close(self) -> None:  # type: ignore[override]
+            closed.append(self)
+
+    (error,) = play(Late, group_size=1, timeout_s=0.1).judge_errors
+    assert "the constructor took longer than workflow.timeout_s=0.1" in error
+    deadline = time.monotonic() + 20
+    while len(closed) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(closed) == 3, "those that are made too late are closed"
+
+
 def test_an_episode_ends_after_max_turns(play: Play) -> None:
     class Endless(Environment):
         def step(self, reply: Reply) -> StepResult:
