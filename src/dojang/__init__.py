@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dojang.config.run_config import RunConfig
     from dojang.core.errors import DojangError
     from dojang.environments.base import Environment, Reply, Step
+    from dojang.environments.calls import EnvironmentFailed
     from dojang.environments.tools import ToolEnvironment
     from dojang.evaluation.evaluate_model import EvalResult
     from dojang.programs import Judgement
@@ -30,6 +31,7 @@ __all__ = [
     "Completion",
     "DojangError",
     "Environment",
+    "EnvironmentFailed",
     "EvalResult",
     "Group",
     "Judgement",
@@ -68,6 +70,7 @@ _MODULES = {
     "dojang.config.run_config": ("RunConfig",),
     "dojang.core.errors": ("DojangError",),
     "dojang.environments.base": ("Environment", "Reply", "Step"),
+    "dojang.environments.calls": ("EnvironmentFailed",),
     "dojang.environments.tools": ("ToolEnvironment",),
     "dojang.evaluation.evaluate_model": ("EvalResult",),
     "dojang.programs": ("Judgement",),

@@ -2,6 +2,7 @@
 
 base            Environment, Reply, Step: what a user's environment is made of
 tools           ToolEnvironment: tools that the model may call before it answers
+tool_arguments  check of tool calls' arguments against the tool's schema
 multi_turn      the workflow: plays a group of episodes per problem
 episode_start   reset of an environment, and its first prompt; also tried by --dry-run
 episode         token streams and rewards of an episode

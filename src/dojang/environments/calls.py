@@ -14,25 +14,31 @@ __all__ = ["EnvironmentFailed", "call_with_limit", "in_thread"]
 
 
 class EnvironmentFailed(Exception):
-    """An environment raised, exceeded its time limit or returned nonsense: its episode has no reward."""
+    """An environment raised, exceeded its time limit or returned nonsense: its episode has no reward. Raise it in an
+    environment, a tool or an agent for a failure that is not the model's."""
 
 
 async def call_with_limit(method: Callable[..., Any], *arguments: object, timeout_s: float, name: str = "") -> Any:
     """Calls a method; raises EnvironmentFailed if it raises (also SystemExit, or CancelledError without a cancellation)
     or takes longer than `timeout_s`. `name` is that of the method in errors."""
     name = name or getattr(method, "__qualname__", str(method))
+    limit = asyncio.timeout(timeout_s)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with limit:
             if inspect.iscoroutinefunction(method):
                 return await method(*arguments)
             found = await in_thread(method, *arguments)
             return await found if inspect.isawaitable(found) else found
     except TimeoutError as error:
+        if not limit.expired():
+            raise EnvironmentFailed(f"{name} raised {describe_exception(error)}") from error
         raise EnvironmentFailed(f"{name} took longer than workflow.timeout_s={timeout_s:g}") from error
     except asyncio.CancelledError as error:
         if (task := asyncio.current_task()) is None or task.cancelling():
             raise
         raise EnvironmentFailed(f"{name} raised CancelledError") from error
+    except EnvironmentFailed:
+        raise
     except DojangError as error:  # its message is for the user
         raise EnvironmentFailed(str(error)) from error
     except (Exception, SystemExit) as error:

@@ -1,28 +1,44 @@
 """Environments with tools: functions that the model may call before it answers."""
 
+import errno
 import inspect
+import logging
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ConfigError, DojangError
+from dojang.core.user_code import describe_exception
 from dojang.environments.base import Environment, Reply, StepResult
-from dojang.environments.calls import in_thread
+from dojang.environments.calls import EnvironmentFailed, in_thread
+from dojang.environments.tool_arguments import wrong_argument
+from dojang.judge.worker_handle import WorkerFailed
 from dojang.tool_calls.calls import MalformedCall, ToolCall
 from dojang.tool_calls.json_calls import parse_json_calls
 from dojang.types import Message
 
-__all__ = ["ToolEnvironment", "schemas_of", "shortened"]
+__all__ = ["ToolEnvironment", "is_outage", "schemas_of", "shortened"]
+
+logger = logging.getLogger(__name__)
 
 _MOST_CHARS = 4000
+_MACHINERY = (EnvironmentFailed, DojangError, WorkerFailed, ConnectionError, TimeoutError)
+"""Exceptions that are never the model's doing."""
+_SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+_WARNED: set[tuple[str, type[BaseException]]] = set()
+_WITHOUT_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 
 
 def schemas_of(tools: Sequence[Callable[..., Any]]) -> list[Mapping[str, object]]:
     """Returns JSON schemas of functions, from their type hints and docstrings. Raises ConfigError if one has none."""
     if not isinstance(tools, Sequence) or not all(callable(each) for each in tools):
         raise ConfigError(f"workflow: `tools` returned {reprlib.repr(tools)}; it must return a list of functions")
-    return [_schema(getattr(each, "__func__", each)) for each in tools]
+    return [_schema(_function(each)) for each in tools]
+
+
+def _function(tool: Callable[..., Any]) -> Callable[..., Any]:
+    return getattr(tool, "__func__", tool)
 
 
 @lru_cache(maxsize=256)  # an environment may make its tools anew for every episode
@@ -37,6 +53,12 @@ def _schema(function: Callable[..., Any]) -> Mapping[str, object]:
             "under `Args:` in the docstring"
         ) from error
     found["function"]["parameters"]["properties"].pop("self", None)
+    for each in inspect.signature(function).parameters.values():
+        if each.kind in _WITHOUT_NAME and each.name in found["function"]["parameters"]["properties"]:
+            raise ConfigError(
+                f"tool {getattr(function, '__qualname__', function)}: tools are called with arguments by name, which "
+                f"{each.name!r} cannot be given by ({each.kind.description}); make it an ordinary parameter"
+            )
     return found
 
 
@@ -58,20 +80,60 @@ class ToolEnvironment(Environment):
         return await self.grade(reply.text)
 
     async def _result(self, tools: Mapping[str, Callable[..., Any]], call: ToolCall | MalformedCall) -> Message:
-        """Calls one tool. Mistakes of the model are told to it; errors of the tool itself fail the episode."""
+        """Calls one tool. Mistakes of the model and exceptions of the tool are told to it; a failure of the machinery
+        fails the episode."""
         if isinstance(call, MalformedCall):
             return Message("tool", f"error: the tool call {call.reason}")
         if call.name not in tools:
             known = ", ".join(tools)
             return Message("tool", f"error: there is no tool {call.name!r}; there are: {known}", call.name)
         tool = tools[call.name]
+        if wrong := _wrong_call(tool, call.arguments):
+            return Message("tool", f"error: {call.name}: {wrong}", call.name)
         try:
-            inspect.signature(tool).bind(**call.arguments)
-        except TypeError as error:
-            return Message("tool", f"error: {call.name}: {error}", call.name)
-        found = await (tool if inspect.iscoroutinefunction(tool) else partial(in_thread, tool))(**call.arguments)
-        text = str(await found if inspect.isawaitable(found) else found)
+            found = await (tool if inspect.iscoroutinefunction(tool) else partial(in_thread, tool))(**call.arguments)
+            text = str(await found if inspect.isawaitable(found) else found)
+        except (Exception, SystemExit) as error:
+            if is_outage(error):
+                raise
+            _warn_once(call.name, error)
+            text = f"error: {call.name} raised {type(error).__name__}: {error}"
         return Message("tool", shortened(text, self.most_chars), call.name)
+
+
+def _wrong_call(tool: Callable[..., Any], arguments: Mapping[str, object]) -> str:
+    """Returns why a tool cannot be called with these arguments; empty if it can."""
+    try:
+        inspect.signature(tool).bind(**arguments)
+    except TypeError as error:
+        return str(error)
+    function: Any = _schema(_function(tool))["function"]
+    return wrong_argument(arguments, function["parameters"])
+
+
+def is_outage(error: BaseException) -> bool:
+    """Returns whether an exception of a tool is a failure of the machinery: EnvironmentFailed, an error of dojang, or
+    an OSError that is not about a file, such as a refused connection or a full disk. Exceptions that it comes from
+    count, since clients of servers wrap theirs."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, _MACHINERY) or (isinstance(seen, OSError) and not _about_file(seen)):
+            return True
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return False
+
+
+def _about_file(error: OSError) -> bool:
+    """Returns whether an OSError may come from the name of a file that the model chose."""
+    return error.filename is not None and error.errno not in _SHORTAGES
+
+
+def _warn_once(name: str, error: BaseException) -> None:
+    """Warns of the first exception of a type, which may be a bug of the tool."""
+    if (key := (name, type(error))) not in _WARNED:
+        _WARNED.add(key)
+        said = describe_exception(error)
+        logger.warning("the tool %s raised %s; it was told to the model, and the episode goes on", name, said)
 
 
 def shortened(text: str, most: int = _MOST_CHARS) -> str:

@@ -52,7 +52,15 @@ def _episode_metrics(groups: Sequence[Group]) -> Metrics:
         "episodes/turns/mean": fmean(replies.values()),
         "episodes/turns/max": float(max(replies.values())),
         "episodes/split": fmean(count > 1 for count in parts.values()),
+        **_tool_metrics([sample for group in groups for sample in group.samples], len(replies)),
     }
+
+
+def _tool_metrics(samples: Sequence[Sample], episodes: int) -> Metrics:
+    """Number of tool calls answered with an error per episode; none if no tool was called."""
+    called = [sample for sample in samples if any(turn.role == "tool" for turn in sample.turns)]
+    errors = sum(line.startswith("[tool] error: ") for sample in called for line in sample.text.split("\n"))
+    return {"episodes/tool_errors/mean": errors / episodes} if called else {}
 
 
 def advantage_metrics(groups: Sequence[Group]) -> Metrics:

@@ -60,6 +60,15 @@ ROWS = (
                 "share",
             ),
         ),
+        panel(
+            "Tool errors",
+            Metric(
+                "episodes/tool_errors/mean",
+                "Mean number of tool calls in an episode whose answer begins with `error: `: malformed calls, wrong "
+                "arguments, and exceptions of tools.",
+                "calls",
+            ),
+        ),
     ),
     row(
         "Learning",

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ConfigError, DataError
 from dojang.environments.base import Reply
+from dojang.environments.calls import EnvironmentFailed, call_with_limit
 from dojang.environments.tools import ToolEnvironment, schemas_of
+from dojang.judge.worker_handle import WorkerFailed
 from dojang.tool_calls.calls import MalformedCall, ToolCall
 from dojang.tool_calls.json_calls import parse_json_calls
 from dojang.types import Message, Outcome, Verdict
@@ -83,9 +85,41 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
+def wrapped(error: Exception, origin: BaseException) -> Exception:
+    """An exception that comes from another, as clients of servers raise it."""
+    error.__cause__ = origin
+    return error
+
+
+FAILURES: dict[str, BaseException] = {
+    "value": ValueError("Exceeds the limit"),
+    "file": FileNotFoundError(2, "No such file or directory", "/app/x"),
+    "exit": SystemExit(3),
+    "surrogate": ValueError("\ud800"),
+    "read": wrapped(ValueError("no such page"), KeyError("page")),
+    "refused": ConnectionRefusedError(111, "Connection refused"),
+    "timeout": TimeoutError(),
+    "no host": OSError("Name or service not known"),
+    "disk": OSError(28, "No space left on device", "/app/x"),
+    "client": wrapped(RuntimeError("the request failed"), ConnectionResetError()),
+    "own": EnvironmentFailed("the simulator is gone"),
+    "dojang": DataError("the corpus is gone"),
+    "sandbox": WorkerFailed("the sandbox is gone"),
+}
+
+
 class Calculator(ToolEnvironment):
     def tools(self):  # type: ignore[no-untyped-def]
-        return [add, self.memory]
+        return [add, self.memory, self.fails]
+
+    def fails(self, how: str) -> str:
+        """
+        Raises an exception.
+
+        Args:
+            how: Name of the failure.
+        """
+        raise FAILURES[how]
 
     async def memory(self, key: str) -> str:
         """
@@ -113,7 +147,7 @@ def test_several_calls_of_a_reply_are_answered_in_order() -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        ('{"name": "sub", "arguments": {}}', "there is no tool 'sub'; there are: add, memory"),
+        ('{"name": "sub", "arguments": {}}', "there is no tool 'sub'; there are: add, memory, fails"),
         ('{"name": "add", "arguments": {"c": 1}}', "add: missing a required argument: 'a'"),
         ('{"name": "add", "arguments": {"a": 1, "z": 1}}', "unexpected keyword argument 'z'"),
         ('{"name": }', "is no valid JSON"),
@@ -124,6 +158,58 @@ def test_mistakes_of_the_model_are_told_to_it(call: str, told: str) -> None:
     assert message.role == "tool"
     assert message.content.startswith("error: ")
     assert told in message.content
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("value", "error: fails raised ValueError: Exceeds the limit"),
+        ("file", "error: fails raised FileNotFoundError: [Errno 2] No such file or directory: '/app/x'"),
+        ("exit", "SystemExit"),
+        ("surrogate", "error: fails raised ValueError"),
+        ("read", "error: fails raised ValueError: no such page"),
+    ],
+)
+def test_an_exception_of_a_tool_is_told_to_the_model(how: str, told: str) -> None:
+    """It may have provoked it: a failed episode has no reward, which may be better than that of a bad one."""
+    (message,) = step(f'<tool_call>{{"name": "fails", "arguments": {{"how": "{how}"}}}}</tool_call>')
+    assert message.content.startswith("error: ")
+    assert told in message.content
+
+
+@pytest.mark.parametrize("how", ["refused", "timeout", "no host", "disk", "client", "own", "dojang", "sandbox"])
+def test_an_outage_in_a_tool_is_a_failure(how: str) -> None:
+    reply = Reply(f'<tool_call>{{"name": "fails", "arguments": {{"how": "{how}"}}}}</tool_call>', 0, 3)
+    with pytest.raises(EnvironmentFailed) as caught:
+        asyncio.run(call_with_limit(Calculator().step, reply, timeout_s=60))
+    assert str(FAILURES[how]) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ('{"a": "1"}', 'error: add: `a` must be an integer, not "1"'),
+        ('{"a": 1, "b": 1.5}', "error: add: `b` must be an integer, not 1.5"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_told_to_the_model(arguments: str, told: str) -> None:
+    assert step(f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>') == [Message("tool", told, "add")]
+
+
+def test_parameters_without_a_name_are_refused() -> None:
+    def double(x: int, /) -> int:
+        """
+        Doubles.
+
+        Args:
+            x: A number.
+        """
+        return 2 * x
+
+    with pytest.raises(
+        ConfigError, match=r"double: .* 'x' cannot be given by \(positional-only\); make it an ordinary"
+    ):
+        schemas_of([double])
 
 
 def test_a_long_result_keeps_its_ends() -> None:
@@ -145,7 +231,7 @@ def test_a_reply_without_calls_is_graded() -> None:
 
 
 def test_schemas_come_from_hints_and_docstrings() -> None:
-    first, second = schemas_of(Calculator().tools())
+    first, second, _ = schemas_of(Calculator().tools())
     assert first["function"]["name"] == "add"  # type: ignore[index]
     assert first["function"]["parameters"]["required"] == ["a"]  # type: ignore[index]
     assert list(second["function"]["parameters"]["properties"]) == ["key"]  # type: ignore[index]

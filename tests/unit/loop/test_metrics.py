@@ -1,10 +1,11 @@
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from dojang.loop.metrics import StepTimer, advantage_metrics, rollout_metrics, staleness_metrics
-from dojang.types import Group, Outcome, Problem, Sample, Verdict
+from dojang.types import Group, Outcome, Problem, Sample, Turn, Verdict
 
 
 def test_every_figure_of_a_small_step(problem: Problem, make_sample: Callable[..., Sample]) -> None:
@@ -94,6 +95,17 @@ def test_a_coder_s_turns_have_their_own_mean_rewards(problem: Problem, make_samp
     found = rollout_metrics([Group(problem, 0, samples)])
     assert found["critic/rewards/mean"] == 0.0
     assert (found["critic/rewards/turn_0/mean"], found["critic/rewards/turn_1/mean"]) == (0.5, -1.0)
+
+
+def test_tool_calls_that_were_answered_with_an_error_are_counted(
+    problem: Problem, make_sample: Callable[..., Sample]
+) -> None:
+    said = "one\n[tool] error: add: missing a required argument: 'a'\ntwo\n[tool] 4\n[tool] error: no\n4"
+    turns = (Turn("assistant", 2, 3), Turn("tool", 3, 4))
+    plain, called = make_sample(), make_sample()
+    groups = [Group(problem, 0, (replace(called, text=said, turns=turns), replace(plain, index=1, turns=turns[:1])))]
+    assert rollout_metrics(groups)["episodes/tool_errors/mean"] == 1.0
+    assert "episodes/tool_errors/mean" not in rollout_metrics([Group(problem, 0, (replace(plain, turns=turns[:1]),))])
 
 
 def test_staleness_has_a_share_for_every_age(make_group: Callable[..., Group]) -> None:
