@@ -101,6 +101,7 @@ async def serve_until(
         (lambda name, session: None) if recorder is None else recorder.add,
         token=options.token,
         timeout_s=options.session_timeout_s,
+        ended=() if recorder is None else recorder.names(),
     )
     async with serving(make_app(sessions, name), options.host, options.port) as url:
         sweeping = asyncio.create_task(sessions.sweep())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import commands
 from dojang.commands import app
 from dojang.commands.serve_policy import PolicyOptions, serve, serve_until
 from dojang.core.errors import ConfigError
+from dojang.environments.policy_server.records import Recorder
 from policy_clients import RandomEngine, policy_of
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is 3 + 4?"}]
@@ -81,7 +83,7 @@ def test_finished_sessions_are_recorded(run_server: Callable[..., None], tmp_pat
             assert (await ask(http, key, path)).status_code == 200
         await ask(http, "x:a", temperature=0.5)
         assert (await http.post("/v1/sessions/a/reward", json={"reward": 0.5, "solved": True})).status_code == 200
-        assert (await http.post("/v1/sessions/a/reward", json={"reward": 1})).status_code == 404
+        assert (await http.post("/v1/sessions/a/reward", json={"reward": 1})).status_code == 409
         assert (await http.post("/v1/sessions/unknown/reward", json={"reward": 1})).status_code == 404
         assert (await http.delete("/v1/sessions/b")).status_code == 200
         bad = await ask(http, "x:../up")
@@ -108,11 +110,53 @@ def test_a_session_without_requests_ends_without_a_reward(run_server: Callable[.
             if (tmp_path / "sessions.jsonl").read_text():
                 break
             await asyncio.sleep(0.05)
-        assert (await http.post("/v1/sessions/slow/reward", json={"reward": 1})).status_code == 404
+        assert (await http.post("/v1/sessions/slow/reward", json={"reward": 1})).status_code == 409
 
     run_server(test, record=tmp_path, session_timeout_s=0.2)
     (row,) = read(tmp_path)
     assert (row["reward"], row["ended"]) == (None, "no request for 0.2 s")
+
+
+def test_a_session_that_has_ended_stays_ended(run_server: Callable[..., None], tmp_path: Path) -> None:
+    async def refused(http: httpx.AsyncClient, name: str) -> None:
+        answer = await ask(http, f"x:{name}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "session_ended")
+        assert answer.json()["error"]["message"] == f"the session {name!r} has ended; use another name"
+        assert (await ask(http, path=f"/sessions/{name}")).status_code == 409
+        assert (await http.post(f"/v1/sessions/{name}/reward", json={"reward": 0})).status_code == 409
+        assert (await http.delete(f"/v1/sessions/{name}")).status_code == 409
+
+    async def first(http: httpx.AsyncClient, url: str) -> None:
+        for name in ("a", "b", "c"):
+            assert (await ask(http, f"x:{name}")).status_code == 200
+        assert (await http.post("/v1/sessions/a/reward", json={"reward": 1})).status_code == 200
+        assert (await http.delete("/v1/sessions/b")).status_code == 200
+        for name in ("a", "b"):
+            await refused(http, name)
+
+    async def second(http: httpx.AsyncClient, url: str) -> None:
+        for name in ("a", "b", "c"):
+            await refused(http, name)
+        assert (await ask(http, "x:d")).status_code == 200
+
+    run_server(first, record=tmp_path)
+    with (tmp_path / "sessions.jsonl").open("a") as file:
+        file.write('{"session": "d", "ended"')  # a line that was cut, by a full disk
+    run_server(second, record=tmp_path)
+    assert [(row["session"], row["reward"]) for row in read(tmp_path)] == [
+        ("a", 1.0), ("b", None), ("c", None), ("d", None)
+    ]  # fmt: skip
+    run_server(first)  # without a record, a name is free in another server
+
+
+def test_another_file_of_that_name_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "sessions.jsonl").write_text("something else")
+    with (
+        closing(Recorder(tmp_path)) as recorder,
+        pytest.raises(ConfigError, match=r"line 1 of .* is no session: b'something else'; choose another directory"),
+    ):
+        list(recorder.names())
+    assert (tmp_path / "sessions.jsonl").read_text() == "something else"
 
 
 def test_only_named_sessions_are_conversations(

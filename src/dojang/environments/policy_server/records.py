@@ -1,9 +1,12 @@
 """Sessions as lines of JSON: tokens, log-probs, weight versions and rewards, for use elsewhere."""
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dojang.core.errors import ConfigError
 from dojang.core.paths import writable
 from dojang.environments.policy_server.session import Session
 from dojang.environments.token_stream import TokenStream
@@ -11,6 +14,7 @@ from dojang.environments.token_stream import TokenStream
 __all__ = ["SESSIONS", "Recorder", "to_record"]
 
 SESSIONS = "sessions.jsonl"
+_START = re.compile(rb'\{"session": "([A-Za-z0-9._-]+)"')
 
 
 def to_record(name: str, session: Session) -> dict[str, Any]:
@@ -45,10 +49,29 @@ class Recorder:
     """Appends sessions to a file. A line is written at once, so an interrupted server leaves whole lines."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises ConfigError if the directory cannot be written."""
+        """Raises ConfigError if the directory cannot be written, or has another file of that name."""
+        self._path = directory / SESSIONS
         with writable("--record", directory):
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = (directory / SESSIONS).open("ab", buffering=0)
+            self._file = self._path.open("ab", buffering=0)
+
+    def names(self) -> Iterator[str]:
+        """Yields the names of the recorded sessions, without parsing their tokens. A last line that was cut, such as by
+        a full disk, is removed: its session was not recorded. Raises ConfigError if the file has anything else."""
+        size = 0
+        with self._path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                found = _START.match(line)
+                if found is not None and not line.endswith(b"\n"):
+                    self._file.truncate(size)
+                    return
+                if found is None:
+                    raise ConfigError(
+                        f"--record: line {number} of {self._path} is no session: {line[:80]!r}; "
+                        "choose another directory"
+                    )
+                size += len(line)
+                yield found[1].decode()
 
     def add(self, name: str, session: Session) -> None:
         """Appends a session in which something was sampled."""

@@ -1,11 +1,12 @@
 """Open sessions by key: inside a run, and stand-alone."""
 
 import asyncio
+import hashlib
 import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class RunSessions:
 
 class ServedSessions:
     """Sessions of `dojang serve policy`. The key is TOKEN or TOKEN:NAME; without a name, in the key or the path, every
-    request is a new session, which is not recorded."""
+    request is a new session, which is not recorded. A name is used for one session only."""
 
     def __init__(
         self,
@@ -80,10 +81,14 @@ class ServedSessions:
         *,
         token: str | None,
         timeout_s: float,
+        ended: Iterable[str] = (),
     ) -> None:
-        """`finish` is called once with every named session: after its reward, its end or its timeout."""
+        """`finish` is called once with every named session: after its reward, its end or its timeout. `ended` are
+        the names of sessions that have ended before."""
         self._make, self._finish, self._token, self._timeout_s = make, finish, token, timeout_s
         self._open: dict[str, tuple[Session, float]] = {}
+        self._ended = set(map(_digest, ended))
+        """Hashes of the names of ended sessions: about 80 bytes each, so that millions fit into memory."""
 
     def find(self, key: str, name: str | None, *, new: bool = True) -> Session:
         named = self._named(key)  # checks the token, also if the path has a name
@@ -96,6 +101,8 @@ class ServedSessions:
             raise RequestRefused(
                 400, "the name of a session may have letters, digits and . _ - only", "invalid_session"
             )
+        if name not in self._open and _digest(name) in self._ended:
+            raise RequestRefused(409, f"the session {name!r} has ended; use another name", "session_ended")
         if name not in self._open and not new:
             raise RequestRefused(404, f"there is no open session {name!r}", "session_not_found")
         session = self._open[name][0] if name in self._open else self._make()
@@ -122,8 +129,7 @@ class ServedSessions:
     def ended(self, session: Session) -> None:
         for name, (each, _) in list(self._open.items()):
             if each is session:
-                del self._open[name]
-                self._finish(name, session)
+                self._close(name, session)
 
     def close(self, reason: str) -> None:
         """Ends all sessions without a reward."""
@@ -139,5 +145,14 @@ class ServedSessions:
         for name, (session, last) in list(self._open.items()):
             if last < before and (before == float("inf") or not session.busy):
                 session.end(reason)
-                del self._open[name]
-                self._finish(name, session)
+                self._close(name, session)
+
+    def _close(self, name: str, session: Session) -> None:
+        del self._open[name]
+        self._ended.add(_digest(name))
+        self._finish(name, session)
+
+
+def _digest(name: str) -> int:
+    """Returns a hash of 64 bits: two of ten million names have the same one with a probability of 3 in a million."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
