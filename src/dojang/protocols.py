@@ -113,8 +113,14 @@ class Renderer(Protocol):
     def token_texts(self, tokens: Sequence[int]) -> list[str]:
         """Text of each token."""
 
+    def prompt_tokens(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Prompt tokens, as by `render`, whatever their number."""
+
     def fits(self, length: int) -> bool:
         """Whether a completion fits after `length` tokens."""
+
+    def room(self, length: int) -> int | None:
+        """Number of tokens that the context has left after `length` tokens; None without a limit."""
 
     def with_tools(self, schemas: Sequence[Mapping[str, object]]) -> "Renderer":
         """Copy that tells the chat template of these tools (JSON schemas, as in OpenAI's API)."""

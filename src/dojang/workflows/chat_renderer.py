@@ -79,13 +79,18 @@ class ChatRenderer:
         self._call_formats: list[CallFormat] = []  # shared by copies: the format is the template's, not the tools'
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        tokens = self._tokens(messages)
+        tokens = self.prompt_tokens(messages)
         if self._context is not None and len(tokens) + self._max_tokens > self._context:
             raise TooLong(
                 f"a prompt of {len(tokens)} tokens and {self._key}={self._max_tokens} do not fit {self._limit} "
                 f"of {self._context} tokens; lower {self._key} or {self._remedy}"
             )
         return tokens
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Returns the tokens of a prompt, whatever their number."""
+        text, special = self._text(messages)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special))
 
     def render_completion(
         self, messages: Sequence[Message], completion: str
@@ -217,6 +222,10 @@ class ChatRenderer:
         """Returns whether a completion of `max_tokens` fits the context after `length` tokens."""
         return self._context is None or length + self._max_tokens <= self._context
 
+    def room(self, length: int) -> int | None:
+        """Returns the number of tokens that the context has left after `length` tokens; None without a limit."""
+        return None if self._context is None else self._context - length
+
     def with_tools(self, schemas: Sequence[Mapping[str, object]]) -> "ChatRenderer":
         """Returns a copy that passes JSON schemas of tools to the chat template. Raises ConfigError if the template
         does not mention tools, so that the model would not be told of them, or if its calls cannot be parsed."""
@@ -289,10 +298,6 @@ class ChatRenderer:
                 encoded = self._tokenizer(list(some.values()), add_special_tokens=special, verbose=False)["input_ids"]
                 found += [place for place, tokens in zip(some, encoded, strict=True) if len(tokens) > room]
         return sorted(found)
-
-    def _tokens(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        text, special = self._text(messages)
-        return tuple(self._tokenizer.encode(text, add_special_tokens=special))
 
     def _text(self, messages: Sequence[Message]) -> tuple[str, bool]:
         """Returns the prompt as text, and whether the tokenizer must add special tokens, such as BOS: the output of a

@@ -154,7 +154,7 @@ def test_a_context_or_a_number_of_turns_that_is_used_up_has_the_reward_so_far(pl
 
     (sample,) = play(endless, group_size=1, context=300).samples
     assert (sample.reward, sample.finish, sample.verdict.outcome) == (0.0, "length", Outcome.WRONG)
-    assert "does not fit the context" in sample.verdict.detail
+    assert "do not fit the context" in sample.verdict.detail
     (sample,) = play(endless, group_size=1, max_turns=3).samples
     assert sum(each.role == "assistant" for each in sample.turns) == 3
     assert "workflow.max_turns=3" in sample.verdict.detail

@@ -272,6 +272,38 @@ def test_clients_see_a_full_context_by_its_code(serve: Serve) -> None:
     serve(test, context=512)
 
 
+@pytest.mark.parametrize(
+    ("room", "asked", "given"),
+    [(100, 64, 64), (64, 64, 64), (63, 64, None), (100, 4000, 100), (99, 4000, None), (500, None, 100),
+     (99, None, 99), (1, None, 1), (0, None, None)],
+)  # fmt: skip
+def test_max_tokens_of_a_request_is_what_must_fit_the_context(
+    serve: Serve, tokenizer: PreTrainedTokenizerBase, room: int, asked: int | None, given: int | None
+) -> None:
+    """Without it, the reply may use what is left of the context, up to the limit of the server (100)."""
+    samplings: list[Sampling] = []
+    length = len(tokenizer.encode("<|user|>\nwhat is 3 + 4?<|end|>\n<|assistant|>\n", add_special_tokens=False))
+
+    def reply(prompt: str, index: int, sampling: Sampling) -> str:
+        samplings.append(sampling)
+        return "7"
+
+    async def test(at: Served) -> None:
+        create = at.client.chat.completions.create
+        if given is not None:
+            await create(model="policy", messages=QUESTION, max_tokens=asked)
+            return
+        with pytest.raises(openai.BadRequestError) as caught:
+            await create(model="policy", messages=QUESTION, max_tokens=asked)
+        assert caught.value.code == "context_length_exceeded"
+        what = "a reply" if asked is None else f"max_tokens={min(asked, 100)}"
+        wrong = f"a prompt of {length} tokens and {what} do not fit the context of {length + room} tokens"
+        assert at.session.limit == wrong
+
+    serve(test, reply, context=length + room)
+    assert [each.max_tokens for each in samplings] == ([] if given is None else [given])
+
+
 def test_other_sampling_can_be_ignored_and_is_noted(serve: Serve) -> None:
     asked: list[Sampling] = []
 

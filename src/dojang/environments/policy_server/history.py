@@ -70,14 +70,14 @@ class History:
         shown = tuple(map(_comparable, messages))
         place = self._longest(shown, tools)
         if place is None:
-            return Prompt(renderer.render(messages), tuple(messages), shown)
+            return Prompt(renderer.prompt_tokens(messages), tuple(messages), shown)
         more = tuple(messages[len(place.shown) :])
         said = renderer.text_of(place.before, place.reply)
         between = renderer.continue_chat(place.before, place.reply, said, more)
         whole = (*place.before, Message("assistant", said), *more)
         if between is None:
             self.rewritten += 1
-            return Prompt(renderer.render(whole), whole, shown)
+            return Prompt(renderer.prompt_tokens(whole), whole, shown)
         return Prompt(place.tokens + between, whole, shown, place, more)
 
     def tokens_of(self, tokens: tuple[int, ...]) -> Prompt:

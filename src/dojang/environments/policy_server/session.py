@@ -18,7 +18,7 @@ from dojang.environments.policy_server.history import History, Place, Prompt, sh
 from dojang.environments.policy_server.requests import Choice, PolicyReply, PolicyRequest, RequestRefused
 from dojang.environments.policy_server.show import show
 from dojang.environments.token_stream import TokenStream
-from dojang.protocols import Renderer, TooLong
+from dojang.protocols import Renderer
 from dojang.types import Completion, Sampling
 from dojang.workflows.batched_turns import TurnBarrier
 from dojang.workflows.section import RolloutPolicy
@@ -98,6 +98,7 @@ class Session:
         tools = json.dumps(request.tools, sort_keys=True) if request.tools else ""
         renderer = self._renderer(request)
         prompt = self._prompt(request, renderer, tools)
+        sampling = replace(sampling, max_tokens=self._max_tokens(request, renderer, len(prompt.tokens)))
         number, self._requests = self._requests, self._requests + 1
         place = self._claim(prompt, sampling)
         seeded = self._seeded(request, sampling, number)
@@ -133,23 +134,29 @@ class Session:
             raise invalid(_said(error), "tools", "unsupported_value") from error
 
     def _prompt(self, request: PolicyRequest, renderer: Renderer, tools: str) -> Prompt:
-        """Returns the tokens to sample from. Raises RequestRefused if no reply fits the context after them."""
+        """Returns the tokens to sample from. Raises RequestRefused if the chat template cannot write the request."""
         try:
             if request.prompt is not None:
-                prompt = self._history.tokens_of(request.prompt)
-            else:
-                prompt = self._history.prompt_of(request.messages, renderer, tools)
-            if not renderer.fits(len(prompt.tokens)):
-                raise TooLong(f"a conversation of {len(prompt.tokens)} tokens does not fit the context")
-        except TooLong as error:
-            self.limit = str(error)
-            raise invalid(str(error), "messages", "context_length_exceeded") from error
-        except Exception as error:  # the chat template cannot write this conversation
+                return self._history.tokens_of(request.prompt)
+            return self._history.prompt_of(request.messages, renderer, tools)
+        except Exception as error:
             raise invalid(_said(error), "messages") from error
-        return prompt
+
+    def _max_tokens(self, request: PolicyRequest, renderer: Renderer, length: int) -> int:
+        """Returns the largest length of the reply. One that the client chose must fit the context, as in OpenAI's API;
+        otherwise it is what the context has left, up to the limit of the session. Raises RequestRefused."""
+        limit, room = self._policy.sampling.max_tokens, renderer.room(length)
+        wanted = None if request.max_tokens is None else min(request.max_tokens, limit)
+        if room is None:
+            return limit if wanted is None else wanted
+        if room >= (wanted or 1):
+            return wanted or min(limit, room)
+        reply = f"max_tokens={wanted}" if wanted else "a reply"
+        self.limit = f"a prompt of {length} tokens and {reply} do not fit the context of {length + room} tokens"
+        raise invalid(f"{self.limit}; shorten the conversation", "messages", "context_length_exceeded")
 
     def _sampling(self, request: PolicyRequest) -> Sampling:
-        """Returns the sampling parameters: those of the session, unless clients may choose their own."""
+        """Returns the sampling parameters: those of the session, unless clients may choose others."""
         own = self._policy.sampling
         given = {key: value for key, value in request.sampling.items() if value != getattr(own, key) or key == "seed"}
         if self._rules.client_sampling != "allow":
@@ -166,9 +173,8 @@ class Session:
         if self._rules.client_sampling == "ignore":
             self.ignored.update(given)
             given = {}
-        limit = own.max_tokens if request.max_tokens is None else min(request.max_tokens, own.max_tokens)
         stop = (*own.stop, *request.stop)
-        return replace(own, max_tokens=limit, stop=stop, conversation=self.conversation, **_typed(given))
+        return replace(own, stop=stop, conversation=self.conversation, **_typed(given))
 
     def _seeded(self, request: PolicyRequest, sampling: Sampling, number: int) -> Sampling:
         """Returns the sampling parameters with the random stream of a request: that of the sample and the number of the
