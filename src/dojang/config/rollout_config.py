@@ -1,8 +1,8 @@
 """Settings of rollouts, and the union of engines."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dojang.core.section import Section
 from dojang.engine.config import TorchEngineConfig
@@ -22,8 +22,9 @@ class RolloutConfig(Section):
     """Group size: completions sampled per prompt. At least 2 for advantages that compare the samples of a group; 1
     works with algo.name=ppo, algo.advantage=reinforce++, and distillation without a reward (reward_coef=0)."""
     curriculum_keep: float = Field(default=1.0, ge=0.01, le=1)
-    """Curriculum by pass rate: probability that a problem is drawn which no sample solved, or all samples, when it was
-    last sampled. 1 draws all problems alike."""
+    """Curriculum by pass rate: a problem is drawn with the share of its visits so far whose rewards differed within the
+    group as probability, but at least this. So problems that are never or always solved are drawn rarely. 1 draws all
+    problems alike."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature while training."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -50,3 +51,12 @@ class RolloutConfig(Section):
         if isinstance(engine, str):
             return {"name": engine}
         return {"name": "torch", **engine} if isinstance(engine, dict) else engine
+
+    @model_validator(mode="after")
+    def _curriculum_has_groups(self) -> Self:
+        if self.curriculum_keep < 1 and self.group_size == 1:
+            raise ValueError(
+                f"rollout.curriculum_keep={self.curriculum_keep:g} compares the rewards of a group, but "
+                "rollout.group_size=1; raise rollout.group_size, or set rollout.curriculum_keep=1"
+            )
+        return self

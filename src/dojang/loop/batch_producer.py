@@ -29,7 +29,7 @@ class BatchProducer:
     def __init__(self, run: Run, state: State, *, loaded: int | None) -> None:
         """`loaded` is the version that the engine holds, if it is known."""
         self._run = run
-        run.curriculum.restore(state.pass_rates)
+        run.curriculum.restore(state.visits)
         self._first = state.step
         if state.ledger is not None:  # of a run that streamed: single groups are sampled again
             state = replace(state, pending=())
@@ -108,7 +108,7 @@ class BatchProducer:
             pending=pending,
             ledger=None,
             prompt_index=self._prompt_index,
-            pass_rates=self._run.curriculum.state(),
+            visits=self._run.curriculum.state(),
         )
 
     async def saved(self, state: State) -> None:

@@ -83,7 +83,7 @@ class Run:
     benchmarks: Sequence[Benchmark] = ()
     """Further evaluation sets, recorded only: they do not count in val/accuracy."""
     curriculum: Curriculum = field(default_factory=Curriculum)
-    """Skips prompts by the pass rates of their problems."""
+    """Skips prompts of problems that gave no signal so far."""
     parity_checks: Sequence[ParityCheck] = ()
     """Log-prob comparisons of engine and trainer, one per model, run before the first step."""
 

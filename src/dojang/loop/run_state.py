@@ -1,7 +1,7 @@
 """Run state: everything in a checkpoint besides weights and optimizer."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ class State:
     """Wall-clock seconds of the run, over all resumptions."""
     pending: Batches = field(default=(), compare=False)
     """Groups that wait for their update: of whole batches, or with a ledger all groups that are ready."""
-    pass_rates: dict[str, float] = field(default_factory=dict, compare=False)
-    """Share of accepted samples at the last visit, by problem, if a curriculum needs them."""
+    visits: Mapping[str, Sequence[float]] = field(default_factory=dict, compare=False)
+    """Statistics of each problem's visits, if there is a curriculum (curriculum.py)."""
     ledger: dict[str, Any] | None = field(default=None, compare=False)
     """Snapshot of the ledger, if the run streams (stream_producer.py)."""
 
@@ -62,6 +62,7 @@ def load_state(path: Path, health: HealthCheck, problem: Callable[[int], Problem
         saved: dict[str, Any] = json.loads((path / FILE).read_text())
         health.restore(saved.pop("health"))
         saved["figures"] = _figures(saved)
+        saved.pop("pass_rates", None)  # of older checkpoints: their curriculum begins anew
         scores = _by_step(saved.pop("scores"))
         benchmarks = {name: _by_step(found) for name, found in saved.pop("benchmarks", {}).items()}
         waiting = decode_batches((path / PENDING).read_bytes(), problem) if (path / PENDING).exists() else ()

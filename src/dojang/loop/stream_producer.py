@@ -33,7 +33,7 @@ class StreamProducer:
     def __init__(self, run: Run, state: State, *, loaded: int | None) -> None:
         """`loaded` is the version that the engine holds, if it is known."""
         self._run = run
-        run.curriculum.restore(state.pass_rates)
+        run.curriculum.restore(state.visits)
         self._loader = WeightLoader(self._publish, loaded)
         self._started = False
         self._idle_s = 0.0
@@ -109,7 +109,7 @@ class StreamProducer:
             pending=(tuple(ledger.ready_groups()),),
             ledger=saved,
             prompt_index=saved["first"],
-            pass_rates=self._run.curriculum.state(),
+            visits=self._run.curriculum.state(),
         )
 
     async def saved(self, state: State) -> None:

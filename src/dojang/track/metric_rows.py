@@ -41,8 +41,16 @@ ROWS = (
         ),
         panel(
             "Problems without a signal",
-            Metric("curriculum/unsolved", "Problems that no sample solved when last sampled.", "problems"),
-            Metric("curriculum/solved", "Problems that all samples solved when last sampled.", "problems"),
+            Metric(
+                "curriculum/unsolved",
+                "Problems that are drawn rarely since most samples fail, with rewards alike.",
+                "problems",
+            ),
+            Metric(
+                "curriculum/solved",
+                "Problems that are drawn rarely since most samples succeed, with rewards alike.",
+                "problems",
+            ),
         ),
     ),
     row(

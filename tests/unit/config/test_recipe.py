@@ -328,6 +328,11 @@ def test_all_conflicts_between_sections_are_named() -> None:
     assert "train.minibatches=17 needs at least as many rollout.prompts_per_step (now 16)" in message
 
 
+def test_a_curriculum_needs_groups() -> None:
+    message = complaint("quickstart", "rollout.group_size=1", "rollout.curriculum_keep=0.1")
+    assert "rollout.curriculum_keep=0.1 compares the rewards of a group, but rollout.group_size=1" in message
+
+
 @pytest.mark.parametrize("override", ["steps", "=3", "train.=3", ".lr=3", "train..lr=3", ""])
 def test_an_override_has_a_key_and_a_value(override: str) -> None:
     assert "must have the form key=value or section.key=value" in complaint("quickstart", override)
