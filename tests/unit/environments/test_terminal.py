@@ -164,6 +164,19 @@ def test_code_of_the_agent_runs_in_another_sandbox() -> None:
     assert found.detail.endswith("Permission denied\napart\napart\nown")
 
 
+def test_commands_of_the_verifier_are_not_replaced_by_files_named_as_shells() -> None:
+    script = """
+    told=$(bash <<'END'
+echo input
+END
+)$(echo 'echo " $1"' | bash -s argument)$(bash -c 'echo " $0"' bash)$(sh -c 'echo " $0"' sh)$(bash bash)
+    echo "$told"
+    [ "$told" = "input argument bash shagent" ] && echo 1 > /logs/verifier/reward.txt
+    """
+    found = verify(script, bash="[ -e /tests ] || echo agent\n", sh="echo agent\n")
+    assert found.reward == 1.0, found.detail
+
+
 def test_modules_of_the_agent_are_called_in_another_sandbox() -> None:
     module = """
 import os

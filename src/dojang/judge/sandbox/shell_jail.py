@@ -48,7 +48,14 @@ _PRIVATE = linux.MS_NOSUID | linux.MS_NODEV
 _DISK = "/.disk"
 _GUARD = """\
 # Has agents' scripts run in the sandbox for untrusted programs: a verifier's shell must not read them.
-case "$0" in /*) __script=$0 ;; *) __script=$PWD/$0 ;; esac
+# The script: $0, if it is a word of the command. Else $0 is the shell, or the name that -c gives.
+__script=$0
+case $- in *c*) __script= ;; *)
+    if mapfile -d '' -t __words < "/proc/$$/cmdline" && __at=$((${#__words[@]} - $# - 1)); then
+        [ "$__at" -gt 0 ] && [ "${__words[__at]}" = "$0" ] || __script=
+    fi ;;
+esac
+case "$__script" in '' | /*) ;; *) __script=$PWD/$__script ;; esac
 __original() {  # the agent's file with the same content
     local size
     size=$(/usr/bin/find -L "$1" -maxdepth 0 -printf %s) && [ "$size" -gt 0 ] || return
@@ -62,7 +69,7 @@ if [ -f "$__script" ]; then
     esac
 fi
 case $- in *[ic]*) ;; *)
-    # Commands come from stdin: without a script, $0 is the shell.
+    # Commands come from stdin.
     if [ ! -f "$__script" ] && [ ! -t 0 ] && __script=$(/usr/bin/mktemp); then
         /usr/bin/cat > "$__script"
         exec < "$__script"
@@ -71,7 +78,7 @@ case $- in *[ic]*) ;; *)
         [ -n "$__copied" ] && exec run-untrusted bash -s -- "$@"
     fi ;;
 esac
-unset __script __copied
+unset __script __copied __words __at
 unset -f __original
 """
 _LAUNCHER = """\
