@@ -90,6 +90,10 @@ class MultiNodeJudge(Judge, Protocol):
 class TooLong(ConfigError):
     """The prompt leaves no room for a completion within the context length."""
 
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.problem = problem
+
 
 class Renderer(Protocol):
     """Turns messages into prompt tokens."""

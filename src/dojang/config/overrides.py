@@ -142,8 +142,8 @@ def tag_of(section: type[BaseModel]) -> object:
     return field.default if field else None
 
 
-def remove(tree: dict[str, Any], keys: Sequence[str]) -> None:
-    """Deletes the value at a key path, or the last value on the way that is not a section."""
+def remove(tree: dict[str, Any], keys: Sequence[str]) -> object:
+    """Deletes and returns the value at a key path, or the last value on the way that is not a section."""
     *path, last = keys
     for section in path:
         inner = tree.get(section)
@@ -151,7 +151,7 @@ def remove(tree: dict[str, Any], keys: Sequence[str]) -> None:
             last = section
             break
         tree = inner
-    tree.pop(last, None)
+    return tree.pop(last, None)
 
 
 def _default_mapping(keys: Sequence[str]) -> dict[str, Any]:

@@ -195,9 +195,8 @@ def _hidden_mistakes(tree: dict[str, Any], error: ValidationError) -> list[str]:
     cleaned = copy.deepcopy(tree)
     for detail in error.errors():
         keys, _ = _locate(detail["loc"])
-        if not keys:
-            return []  # the error is already one across sections
-        remove(cleaned, keys)
+        if not keys or isinstance(remove(cleaned, keys), Mapping):
+            return []  # an error across sections, or of a whole section: the defaults in its place are not the user's
     try:
         RunConfig.model_validate(cleaned)
     except ValidationError as deeper:

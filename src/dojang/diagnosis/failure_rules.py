@@ -13,6 +13,11 @@ MANY_JUDGE_ERRORS = 0.02
 """Share of samples without a verdict above which rewards may be biased: what cannot be judged is not a random part."""
 LOGPROB_DIFFERENCE = 0.2
 """Mean log-prob difference in nats that is no rounding, as in the alert DojangEngineDrift; bfloat16 gives 0.01."""
+_MOST = 0.5
+"""Share of samples without a verdict from which it explains that nothing was learned."""
+_WITHOUT_VERDICTS = ("no_signal", "learned_nothing")
+_ONE_TURN = ("single_turn", "coder_tester")
+"""Workflows whose rewards come from the task alone."""
 _QUOTED = 300
 """Characters of an error message in the evidence."""
 
@@ -74,14 +79,26 @@ def judge_errors(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
         Severity.FAULT if stopped or share > run.setting("health.max_judge_errors", 0.5) / 2 else Severity.WARNING,
         f"{share:.0%} of the samples could not be judged" if points else "the samples could not be judged",
         evidence,
-        [
-            "fix the reward function or the judge: the column `detail` of rollouts/*.parquet has the errors; "
-            "`dojang judge selftest` checks the sandbox",
-            "if grading is slow rather than broken, raise task.timeout_s or judge.workers",
-        ],
+        _fix_judge(run),
         run.examples(outcome="judge_error"),
-        explains=frozenset({"stopped_by_error"}),
+        explains=frozenset({"stopped_by_error", *(_WITHOUT_VERDICTS if share > _MOST else ())}),
     )
+
+
+def _fix_judge(run: RunRecord) -> list[str]:
+    """Advice on samples without a verdict: most of those of an environment or an agent are its own failures."""
+    name = str(run.setting("workflow.name", "single_turn"))
+    errors = "the column `detail` of rollouts/*.parquet has the errors"
+    if name in _ONE_TURN:
+        return [
+            f"fix the reward function or the judge: {errors}; `dojang judge selftest` checks the sandbox",
+            "if grading is slow rather than broken, raise task.timeout_s or judge.workers",
+        ]
+    kind = "agent" if name == "agent" else "environment"
+    return [
+        f"fix the {kind}: {errors}; `dojang env try {name}`, with the settings of workflow, plays one episode",
+        f"if the {kind} is slow rather than broken, raise workflow.timeout_s",
+    ]
 
 
 def logprob_mismatch(run: RunRecord, held_out: HeldOut | None) -> Finding | None:

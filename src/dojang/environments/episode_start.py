@@ -18,6 +18,10 @@ from dojang.workflows.grade_with_retries import grade_with_retries
 
 __all__ = ["Started", "start_episode"]
 
+_SHORTEN = (
+    "the environment writes it, so let `reset` return less, lower rollout.max_tokens, or choose a model with a longer "
+    "context: model.name=..., or `dojang env try NAME --model Qwen/Qwen2.5-0.5B-Instruct`"
+)
 _RESETS = 3
 """Number of times an episode is started before it is given up."""
 
@@ -97,7 +101,8 @@ async def _reset(
         with writing(first):
             return Started(environment, first, renderer.render(first), renderer)
     except TooLong as error:
-        raise _FirstPromptTooLong(str(error)) from error
+        said = str(error) if found is problem.messages else f"{error.problem}; {_SHORTEN}"
+        raise _FirstPromptTooLong(said) from error
     except ConfigError as error:
         raise EnvironmentFailed(str(error)) from error
 

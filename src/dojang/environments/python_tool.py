@@ -168,7 +168,7 @@ class PythonBlocks(PythonTool):
     async def step(self, reply: Reply) -> StepResult:
         program = final_fence(reply.text, _LANGUAGE)
         if program is None:
-            return await self.answer(reply)
+            return await self._answered(reply)
         printed = shortened(await in_thread(self._run, program), self.most_chars)
         return _printed(printed)
 

@@ -4,7 +4,7 @@ import errno
 import inspect
 import logging
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -71,13 +71,22 @@ class ToolEnvironment(Environment):
     async def step(self, reply: Reply) -> StepResult:
         calls = parse_json_calls(reply.text) if reply.calls is None else reply.calls
         if not calls:
-            return await self.answer(reply)
+            return await self._answered(reply)
         tools = {each.__name__: each for each in await in_thread(self.tools)}
         return [await self._result(tools, call) for call in calls]
 
-    async def answer(self, reply: Reply) -> StepResult:
+    def answer(self, reply: Reply) -> StepResult | Awaitable[StepResult]:
         """Grades the answer, with the task of the run."""
-        return await self.grade(reply.text)
+        return self.grade(reply.text)
+
+    async def _answered(self, reply: Reply) -> StepResult:
+        """Calls `answer`, which may be plain or async, as `step` may."""
+        own = getattr(self.answer, "__func__", None) is not ToolEnvironment.answer
+        in_place = not own or inspect.iscoroutinefunction(self.answer)
+        found: Any = self.answer(reply) if in_place else await in_thread(self.answer, reply)
+        if inspect.isawaitable(found):
+            found = await found
+        return found  # type: ignore[no-any-return]  # read by as_step
 
     async def _result(self, tools: Mapping[str, Callable[..., Any]], call: ToolCall | MalformedCall) -> Message:
         """Calls one tool. Mistakes of the model and exceptions of the tool are told to it; a failure of the machinery

@@ -91,8 +91,8 @@ class HealthCheck:
             complaint = next(step.complaint for step in reversed(self._steps) if step.complaint)
             raise HealthError(
                 f"{unjudged} of {total} samples in the last {len(self._steps)} steps could not be judged, so "
-                f"their rewards are unknown. The last failure was: {complaint}. Fix the judge, then continue "
-                "with `dojang resume`"
+                f"their rewards are unknown. The last failure was: {complaint}. Fix the judge, the reward "
+                "function or the environment that it names, then continue with `dojang resume`"
             )
 
     def _check_endings(self) -> None:

@@ -83,7 +83,8 @@ class ChatRenderer:
         if self._context is not None and len(tokens) + self._max_tokens > self._context:
             raise TooLong(
                 f"a prompt of {len(tokens)} tokens and {self._key}={self._max_tokens} do not fit {self._limit} "
-                f"of {self._context} tokens; lower {self._key} or {self._remedy}"
+                f"of {self._context} tokens",
+                f"lower {self._key} or {self._remedy}",
             )
         return tokens
 

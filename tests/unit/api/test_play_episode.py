@@ -62,6 +62,58 @@ def test_an_environment_that_fails_is_no_success(tmp_path: Path, monkeypatch: py
     assert "step raised ZeroDivisionError" in found.output
 
 
+HANGS = """
+import time
+import dojang
+
+class Close(dojang.Environment):
+    def step(self, reply):
+        return 1.0
+
+    def close(self):
+        time.sleep(600)
+
+class Make(Close):
+    def __init__(self):
+        time.sleep(600)
+
+class Tools(dojang.ToolEnvironment):
+    def reset(self, problem):
+        self.found = [self.look]
+        return "Look."
+
+    def tools(self):
+        return self.found
+
+    def look(self) -> str:
+        \"""Looks.\"""
+        return "nothing"
+
+    def answer(self, reply):
+        return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("Close", 0, "Close.close took longer than workflow.timeout_s=0.5"),
+        ("Make", 1, "the constructor took longer than workflow.timeout_s=0.5"),
+        ("Tools", 0, '"name": "look"'),
+    ],
+)
+def test_an_environment_that_hangs_or_makes_its_tools_in_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, said: str
+) -> None:
+    (tmp_path / "hangs_once.py").write_text(HANGS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    limit = f"timeout_s={60 if name == 'Tools' else 0.5}"
+    arguments = ["env", "try", "custom", "--make-with", f"hangs_once:{name}", limit, "rollout.max_tokens=8"]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == code, found.output
+    assert said in found.output
+
+
 def test_an_episode_repeats_with_its_seed() -> None:
     first, second, other = (
         dojang.play_episode("calculator", seed=seed, rollout={"max_tokens": 24}) for seed in (5, 5, 6)

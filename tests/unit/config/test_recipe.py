@@ -188,6 +188,14 @@ def test_all_mistakes_are_reported_at_once() -> None:
         assert f"\n  - {key}" in message
 
 
+def test_a_section_that_is_wrong_has_no_consequences() -> None:
+    """The default in its place is not the user's: errors of workflow.name=single_turn would be false."""
+    with pytest.raises(ConfigError) as error:
+        recipes.load("quickstart", ["data={name: episodes}", "task={name: environment}", "workflow={name: openenv}"])
+    (line,) = [line for line in str(error.value).splitlines() if line.startswith("  - ")]
+    assert "set one of workflow.urls and workflow.app" in line
+
+
 def test_weights_are_for_rewards_there_are() -> None:
     said = "algo.reward_weights has a weight for corect, but the parts of the task's reward are correct, format"
     assert said in complaint("quickstart", "algo.name=gdpo", "algo.reward_weights={corect: 2}")

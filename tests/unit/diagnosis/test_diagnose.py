@@ -105,6 +105,22 @@ def test_single_symptoms(metrics: dict[str, float], expected: list[str]) -> None
     assert loud(steps(**metrics)) == expected
 
 
+@pytest.mark.parametrize(
+    ("workflow", "advice"),
+    [
+        ("custom", "fix the environment: .*`dojang env try custom`"),
+        ("agent", "fix the agent: .*`dojang env try agent`"),
+        ("single_turn", "fix the reward function or the judge: .*selftest"),
+    ],
+)
+def test_what_always_fails_is_to_be_fixed_not_the_problems(workflow: str, advice: str) -> None:
+    rows = steps(judge__error_ratio=1.0, groups__zero_variance=8.0, judge__outcome__accepted=0.0)
+    found = diagnose(RunRecord([{**row, "groups/total": 8.0} for row in rows], {"workflow": {"name": workflow}}))
+    assert [each.name for each in found.findings if each.severity is Severity.FAULT] == ["judge_errors"]
+    (fault,) = [each for each in found.findings if each.name == "judge_errors"]
+    assert re.match(advice, fault.advice[0])
+
+
 def test_a_single_spike_of_the_gradient() -> None:
     rows = [{**row, "actor/grad_norm": 500.0 if row["step"] == 7 else 1.0} for row in steps()]
     assert loud(rows) == ["kl_blow_up"]
