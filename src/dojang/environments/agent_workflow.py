@@ -21,6 +21,7 @@ from dojang.environments.agent_process import run_program
 from dojang.environments.base import Step
 from dojang.environments.calls import EnvironmentFailed, call_with_limit
 from dojang.environments.episode import Episode
+from dojang.environments.policy_server.requests import RequestRefused
 from dojang.environments.policy_server.routes import make_app
 from dojang.environments.policy_server.server import LocalServer
 from dojang.environments.policy_server.session import Session, SessionRules
@@ -118,20 +119,23 @@ class AgentWorkflow:
         return episode.samples()
 
     async def _episode(self, problem: Problem, session: Session, client: AgentClient, episode: Episode) -> None:
-        failure, step = "", Step()
+        failure, step, streams = "", Step(), None
         try:
             try:
                 found = await self._run_agent(problem, client)
             finally:
                 session.end("its agent has ended")  # a thread that it left behind may still ask
             step = await self._result(problem, session, found)
+            streams = session.trained_streams(step)
         except EnvironmentFailed as error:
             failure = str(error)
+        except RequestRefused as error:
+            failure = error.message
         if session.failure is not None:
             raise session.failure
         if session.ignored:
             episode.note("ignored " + ", ".join(f"{key}={value:g}" for key, value in session.ignored.items()))
-        episode.add_streams(session.streams)
+        episode.add_streams(session.streams if streams is None else streams)
         if not session.streams:
             episode.fail(f"{problem.id}: {failure or 'the agent has sent no request to the policy'}")
         elif not failure:

@@ -1,5 +1,6 @@
 """Token stream of a conversation: the tokens that were sampled are the tokens that are trained."""
 
+import copy
 from collections.abc import Sequence
 
 from dojang.types import Completion, Finish, Sample, Span, Turn, Verdict
@@ -35,6 +36,12 @@ class TokenStream:
         self.spans += [Span(each.version, start + each.start, start + each.end) for each in spans]
         self.extend(completion.tokens, "assistant", completion.text, completion.logprobs)
         self.finish = completion.finish
+
+    def copy(self) -> "TokenStream":
+        """Returns a stream of the same tokens, with lists that can be changed."""
+        made = copy.copy(self)
+        made.mask, made.logprobs = list(self.mask), list(self.logprobs)
+        return made
 
     def sample(self, verdict: Verdict, index: int, part: int, temperature: float) -> Sample:
         return Sample(

@@ -14,6 +14,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 import commands
+import dojang
 from dojang.core.errors import ConfigError
 from dojang.core.in_process import register
 from dojang.environments.agent import AgentConfig
@@ -158,6 +159,36 @@ def test_a_context_or_a_number_of_turns_that_is_used_up_has_the_reward_so_far(pl
     (sample,) = play(endless, group_size=1, max_turns=3).samples
     assert sum(each.role == "assistant" for each in sample.turns) == 3
     assert "workflow.max_turns=3" in sample.verdict.detail
+
+
+def test_a_training_trace_says_what_is_trained(play: Play) -> None:
+    """As OpenEnv's harnesses return it: without the requests that are no work of the agent."""
+    import httpx
+
+    def trace_of(client: AgentClient) -> Any:
+        url = client.reward_url.removesuffix("reward") + "training_trace"
+        return httpx.get(url, headers={"authorization": f"Bearer {client.api_key}"}).raise_for_status().json()
+
+    def agent(problem: Problem, client: AgentClient) -> dojang.Step:
+        ask(client, "a title")
+        ask(client, "what?", "are you sure?")
+        trace = trace_of(client)
+        trace["turns"] = trace["turns"][-1:]
+        return dojang.Step(reward=1.0, done=True, training_trace=trace)
+
+    def confused(problem: Problem, client: AgentClient) -> dojang.Step:
+        ask(client, "what?")
+        trace = trace_of(client)
+        trace["turns"][0]["completion_token_ids"][0] += 1
+        return dojang.Step(reward=1.0, done=True, training_trace=trace)
+
+    (sample,) = play(agent, group_size=1).samples
+    first, _, second = sample.turns
+    assert not sample.mask[: second.start].any()
+    assert sample.mask[second.start :].all()
+    assert (first.role, second.role, sample.reward) == ("assistant", "assistant", 1.0)
+    (error,) = play(confused, group_size=1).judge_errors
+    assert "has not sampled" in error
 
 
 def test_evaluations_ignore_the_sampling_that_agents_ask_for(

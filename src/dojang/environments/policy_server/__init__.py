@@ -10,6 +10,7 @@ sse              server-sent events of a reply
 history          finds the conversation that a request continues
 show             replies as clients see them: text and tool calls
 reward           rewards that clients post
+training_trace   OpenEnv's TrainingTrace, from sessions and for their loss
 session          one episode: samples replies and records their tokens
 sessions         open sessions by key, inside a run and stand-alone
 routes           the Starlette application

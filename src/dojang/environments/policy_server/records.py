@@ -26,7 +26,7 @@ def to_record(name: str, session: Session) -> dict[str, Any]:
         "reward": None if result is None else result.reward,
         "solved": None if result is None else result.solved,
         "parts": {} if result is None else dict(result.parts),
-        "streams": [_stream(each) for each in session.streams],
+        "streams": [_stream(each) for each in session.trained_streams(result)],
     }
 
 

@@ -4,6 +4,7 @@
     GET  /v1/models, /v1/models/ID                OpenAI
     POST /v1/messages                             Anthropic
     POST /v1/sessions/ID/reward                   {"reward": 1.0, "solved": true, "parts": {}}: ends the session
+    GET  /v1/sessions/ID/training_trace           OpenEnv's TrainingTrace of the requests so far
     DELETE /v1/sessions/ID                        ends the session without a reward
     GET  /health                                  no key needed
 
@@ -24,11 +25,13 @@ from starlette.routing import Mount, Route
 from dojang.core.http_service import Refusal, cancel_on_disconnect, read_body
 from dojang.environments.policy_server import anthropic, openai_chat, openai_text
 from dojang.environments.policy_server.fields import invalid, read_flag
+from dojang.environments.policy_server.records import to_record
 from dojang.environments.policy_server.requests import PolicyReply, PolicyRequest, RequestRefused
 from dojang.environments.policy_server.reward import read_reward
 from dojang.environments.policy_server.session import Session
 from dojang.environments.policy_server.sessions import Gate
 from dojang.environments.policy_server.sse import stream
+from dojang.environments.policy_server.training_trace import to_training_trace
 
 __all__ = ["make_app"]
 
@@ -67,6 +70,7 @@ def make_app(gate: Gate, model: str) -> Starlette:
         Route("/v1/models", _guarded(served.models), methods=["GET"]),
         Route("/v1/models/{model:path}", _guarded(served.models), methods=["GET"]),
         Route("/v1/sessions/{session}/reward", _guarded(served.reward), methods=["POST"]),
+        Route("/v1/sessions/{session}/training_trace", _guarded(served.training_trace), methods=["GET"]),
         Route("/v1/sessions/{session}", _guarded(served.end), methods=["DELETE"]),
     ]
     return Starlette(
@@ -107,9 +111,14 @@ class _Routes:
         step = read_reward(await _read(request))
         if session.ended:
             raise RequestRefused(409, f"the session has ended: {session.ended}", "session_ended")
+        session.trained_streams(step)  # refuses the training trace of another session
         session.end("its reward was given", step)
         self._gate.ended(session)
         return JSONResponse({"reward": step.reward})
+
+    async def training_trace(self, request: Request) -> Response:
+        session = self._session(request, new=False)
+        return JSONResponse(to_training_trace(to_record("", session)))
 
     async def end(self, request: Request) -> Response:
         session = self._session(request, new=False)

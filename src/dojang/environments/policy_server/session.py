@@ -17,6 +17,7 @@ from dojang.environments.policy_server.fields import invalid
 from dojang.environments.policy_server.history import History, Place, Prompt, shown_with
 from dojang.environments.policy_server.requests import Choice, PolicyReply, PolicyRequest, RequestRefused
 from dojang.environments.policy_server.show import show
+from dojang.environments.policy_server.training_trace import check_trace, with_loss_of
 from dojang.environments.token_stream import TokenStream
 from dojang.protocols import Renderer
 from dojang.types import Completion, Sampling
@@ -70,6 +71,12 @@ class Session:
     def streams(self) -> list[TokenStream]:
         """Token streams, in the order of their first requests."""
         return [stream for _, stream in sorted(self._streams, key=lambda each: each[0])]
+
+    def trained_streams(self, result: Step | None) -> list[TokenStream]:
+        """Returns the streams, with a loss on the tokens of the result's training trace if it has one. Raises
+        RequestRefused if the trace is not one of this session."""
+        trace = check_trace(result.training_trace) if result is not None else None
+        return self.streams if trace is None else with_loss_of(trace, self.streams)
 
     @property
     def temperature(self) -> float:
