@@ -161,6 +161,18 @@ def test_a_context_or_a_number_of_turns_that_is_used_up_has_the_reward_so_far(pl
     assert "workflow.max_turns=3" in sample.verdict.detail
 
 
+def test_several_prompts_of_one_request_wait_for_the_other_agents_once(play: Play) -> None:
+    def agent(problem: Problem, client: AgentClient) -> float:
+        with openai.OpenAI(base_url=client.base_url, api_key=client.api_key, max_retries=0) as api:
+            for _ in range(2):
+                reply = api.completions.create(model=client.model, prompt=["one", "two", "three"])
+        return float(len(reply.choices))
+
+    group = play(agent, group_size=3)
+    assert [each.reward for each in group.samples] == [3.0] * 18
+    assert [(each.index, each.turn) for each in group.samples] == [(at, part) for at in range(3) for part in range(6)]
+
+
 def test_a_training_trace_says_what_is_trained(play: Play) -> None:
     """As OpenEnv's harnesses return it: without the requests that are no work of the agent."""
     import httpx

@@ -1,4 +1,4 @@
-"""Anthropic's messages: POST /v1/messages."""
+"""Anthropic's messages: POST /v1/messages and /v1/messages/count_tokens."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,17 +19,22 @@ from dojang.environments.policy_server.openai_chat import pieces
 from dojang.environments.policy_server.requests import Choice, PolicyReply, PolicyRequest
 from dojang.types import Message
 
-__all__ = ["message_events", "message_reply", "message_request"]
+__all__ = ["count_request", "message_events", "message_reply", "message_request"]
 
 _NEUTRAL = {"thinking": ({"type": "disabled"},), "mcp_servers": ([],), "container": ("",)}
 
 
 def message_request(body: Body) -> PolicyRequest:
     """Reads a request."""
+    if read_whole(body, "max_tokens") is None:
+        raise invalid("max_tokens is missing", "max_tokens", "missing_field")
+    return count_request(body)
+
+
+def count_request(body: Body) -> PolicyRequest:
+    """Reads a request whose prompt is counted: as one for a reply, but max_tokens may be missing."""
     refuse_unsupported(body, _NEUTRAL)
     check_flags(body, "stream")
-    if (limit := read_whole(body, "max_tokens")) is None:
-        raise invalid("max_tokens is missing", "max_tokens", "missing_field")
     given = {
         "temperature": read_number(body, "temperature", 0, 100),
         "top_p": read_number(body, "top_p", 1e-9, 1),
@@ -38,7 +43,7 @@ def message_request(body: Body) -> PolicyRequest:
     return PolicyRequest(
         messages=_messages(body),
         tools=_tools(body),
-        max_tokens=limit,
+        max_tokens=read_whole(body, "max_tokens"),
         stop=read_stop(body, "stop_sequences"),
         sampling={key: value for key, value in given.items() if value is not None},
     )
@@ -128,8 +133,11 @@ def _tools(body: Body) -> tuple[Mapping[str, Any], ...]:
 def message_reply(body: Body, reply: PolicyReply, model: str) -> dict[str, Any]:
     """Returns the response."""
     (choice,) = reply.choices
-    return {**_head(reply, model), "content": _content(choice), "stop_reason": _stop_reason(choice)} | {
-        "usage": {"input_tokens": len(reply.prompt), "output_tokens": len(choice.completion.tokens)}
+    return {
+        **_head(reply, model),
+        "content": _content(choice),
+        **_stopped(choice),
+        "usage": {"input_tokens": reply.prompt_tokens, "output_tokens": len(choice.completion.tokens)},
     }
 
 
@@ -139,7 +147,6 @@ def _head(reply: PolicyReply, model: str) -> dict[str, Any]:
         "type": "message",
         "role": "assistant",
         "model": model,
-        "stop_sequence": None,
     }
 
 
@@ -151,17 +158,20 @@ def _content(choice: Choice) -> list[dict[str, Any]]:
     ]
 
 
-def _stop_reason(choice: Choice) -> str:
+def _stopped(choice: Choice) -> dict[str, str | None]:
+    """Returns the reason why the reply ended, and the stop sequence if that was it."""
     if choice.completion.finish == "length":
-        return "max_tokens"
-    return "tool_use" if choice.calls else "end_turn"
+        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if choice.calls:
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    return {"stop_reason": "end_turn" if choice.stop is None else "stop_sequence", "stop_sequence": choice.stop}
 
 
 def message_events(body: Body, reply: PolicyReply, model: str) -> Iterator[dict[str, Any]]:
     """Yields the events of a streamed response."""
     (choice,) = reply.choices
-    sizes = {"input_tokens": len(reply.prompt), "output_tokens": 0}
-    start = {**_head(reply, model), "content": [], "stop_reason": None, "usage": sizes}
+    sizes = {"input_tokens": reply.prompt_tokens, "output_tokens": 0}
+    start = {**_head(reply, model), "content": [], "stop_reason": None, "stop_sequence": None, "usage": sizes}
     yield {"type": "message_start", "message": start}
     for at, block in enumerate(_content(choice)):
         empty = {**block, "text": ""} if block["type"] == "text" else {**block, "input": {}}
@@ -171,7 +181,7 @@ def message_events(body: Body, reply: PolicyReply, model: str) -> Iterator[dict[
         yield {"type": "content_block_stop", "index": at}
     yield {
         "type": "message_delta",
-        "delta": {"stop_reason": _stop_reason(choice), "stop_sequence": None},
+        "delta": _stopped(choice),
         "usage": {"output_tokens": len(choice.completion.tokens)},
     }
     yield {"type": "message_stop"}

@@ -80,7 +80,7 @@ def chat_reply(body: Body, reply: PolicyReply, model: str) -> dict[str, Any]:
     """Returns the response."""
     found = {**_head(reply, model, "chat.completion"), "choices": _choices(body, reply), "usage": usage(reply)}
     if read_flag(body, "return_token_ids"):
-        found["prompt_token_ids"] = list(reply.prompt)
+        found["prompt_token_ids"] = list(reply.prompt_of(0))
     return found
 
 
@@ -152,9 +152,9 @@ def logprob_entries(body: Body, choice: Choice) -> list[dict[str, Any]]:
 
 def usage(reply: PolicyReply) -> dict[str, int]:
     return {
-        "prompt_tokens": len(reply.prompt),
+        "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,
-        "total_tokens": len(reply.prompt) + reply.completion_tokens,
+        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
     }
 
 
@@ -167,7 +167,7 @@ def chat_chunks(body: Body, reply: PolicyReply, model: str) -> Iterator[dict[str
     """Yields the chunks of a streamed response."""
     head = _head(reply, model, "chat.completion.chunk")
     with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-    ids = {"prompt_token_ids": list(reply.prompt)} if read_flag(body, "return_token_ids") else {}
+    ids = {"prompt_token_ids": list(reply.prompt_of(0))} if read_flag(body, "return_token_ids") else {}
     for at, choice in enumerate(reply.choices):
         for number, delta in enumerate(_deltas(choice)):
             yield {

@@ -1,7 +1,8 @@
-"""OpenAI's text completions: POST /v1/completions. A prompt is text, or token ids."""
+"""OpenAI's text completions: POST /v1/completions. A prompt is text, token ids, or a list of either."""
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -11,6 +12,7 @@ from dojang.environments.policy_server.fields import (
     invalid,
     read_flag,
     read_stop,
+    read_text,
     read_whole,
     refuse_unsupported,
 )
@@ -18,34 +20,37 @@ from dojang.environments.policy_server.openai_chat import MOST_CHOICES, NEUTRAL,
 from dojang.environments.policy_server.requests import Choice, PolicyReply, PolicyRequest
 from dojang.types import Message
 
-__all__ = ["text_chunks", "text_reply", "text_request"]
+__all__ = ["text_chunks", "text_reply", "text_requests"]
 
 _MOST_TOKEN = 2**31
 
 
-def text_request(body: Body) -> PolicyRequest:
-    """Reads a request."""
+def text_requests(body: Body) -> tuple[PolicyRequest, ...]:
+    """Reads a request: one for each prompt."""
     refuse_unsupported(body, {**NEUTRAL, "echo": (False,), "suffix": ("",), "best_of": (1, body.get("n"))})
     check_flags(body, "stream", "return_token_ids", "return_tokens_as_token_ids")
     read_whole(body, "logprobs", 0, 1)  # of the sampled tokens only
     prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):  # a batch of one
-        prompt = prompt[0]
-    tokens, messages = None, tuple[Message, ...]()
-    if isinstance(prompt, str) and prompt:
-        messages = (Message("text", prompt),)
-    elif isinstance(prompt, list) and prompt and all(type(each) is int and 0 <= each < _MOST_TOKEN for each in prompt):
-        tokens = tuple(prompt)
-    else:
-        raise invalid("prompt must be one text or one list of token ids, not empty", "prompt")
-    return PolicyRequest(
-        messages=messages,
-        prompt=tokens,
-        n=read_whole(body, "n", 1, MOST_CHOICES) or 1,
+    several = isinstance(prompt, list) and len(prompt) > 0 and isinstance(prompt[0], str | list)
+    prompts = list(prompt) if several and prompt else [prompt]
+    n = read_whole(body, "n", 1, MOST_CHOICES) or 1
+    if n * len(prompts) > MOST_CHOICES:
+        raise invalid(f"n={n} for each of {len(prompts)} prompts is more than {MOST_CHOICES} completions", "prompt")
+    request = PolicyRequest(
+        n=n,
         max_tokens=read_whole(body, "max_tokens"),
         stop=read_stop(body, "stop"),
         sampling=read_sampling(body),
     )
+    return tuple(_with_prompt(request, each) for each in prompts)
+
+
+def _with_prompt(request: PolicyRequest, prompt: object) -> PolicyRequest:
+    if isinstance(prompt, str) and prompt:
+        return replace(request, messages=(Message("text", read_text({"prompt": prompt}, "prompt")),))
+    if isinstance(prompt, list) and prompt and all(type(each) is int and 0 <= each < _MOST_TOKEN for each in prompt):
+        return replace(request, prompt=tuple(prompt))
+    raise invalid("prompt must be a text, a list of token ids, or a list of either, none of them empty", "prompt")
 
 
 def text_reply(body: Body, reply: PolicyReply, model: str) -> dict[str, Any]:
@@ -73,7 +78,7 @@ def _choice(body: Body, reply: PolicyReply, at: int) -> dict[str, Any]:
         "logprobs": None if body.get("logprobs") is None else _logprobs(body, choice),
     }
     if read_flag(body, "return_token_ids"):
-        found |= {"prompt_token_ids": list(reply.prompt), "token_ids": list(choice.completion.tokens)}
+        found |= {"prompt_token_ids": list(reply.prompt_of(at)), "token_ids": list(choice.completion.tokens)}
     return found
 
 

@@ -53,6 +53,8 @@ class Choice:
     content: str
     calls: tuple[ShownCall, ...] = ()
     token_texts: tuple[str, ...] = ()
+    stop: str | None = None
+    """Stop string of the request that ended it."""
 
     @property
     def message(self) -> Message:
@@ -62,11 +64,20 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class PolicyReply:
-    """Replies to a request."""
+    """Replies to a request of one prompt, or of several."""
 
     id: str
-    prompt: tuple[int, ...]
+    prompts: tuple[tuple[int, ...], ...]
     choices: tuple[Choice, ...]
+    """As many for each prompt, in the order of the prompts."""
+
+    def prompt_of(self, at: int) -> tuple[int, ...]:
+        """Returns the prompt of a choice."""
+        return self.prompts[at * len(self.prompts) // len(self.choices)]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
 
     @property
     def completion_tokens(self) -> int:

@@ -2,7 +2,7 @@
 
     POST /v1/chat/completions, /v1/completions    OpenAI
     GET  /v1/models, /v1/models/ID                OpenAI
-    POST /v1/messages                             Anthropic
+    POST /v1/messages, /v1/messages/count_tokens  Anthropic
     POST /v1/sessions/ID/reward                   {"reward": 1.0, "solved": true, "parts": {}}: ends the session
     GET  /v1/sessions/ID/training_trace           OpenEnv's TrainingTrace of the requests so far
     DELETE /v1/sessions/ID                        ends the session without a reward
@@ -12,7 +12,7 @@ The API key names the session; all routes are also below /sessions/ID. Errors ha
 """
 
 import json
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,15 +49,20 @@ _KINDS = {
 class _Api:
     """An API: how requests are read and replies written."""
 
-    read: Callable[[Mapping[str, Any]], PolicyRequest]
+    read: Callable[[Mapping[str, Any]], Sequence[PolicyRequest]]
     write: Callable[[Mapping[str, Any], PolicyReply, str], dict[str, Any]]
     events: Callable[[Mapping[str, Any], PolicyReply, str], Iterator[dict[str, Any]]]
     named_events: bool = False
 
 
-_CHAT = _Api(openai_chat.chat_request, openai_chat.chat_reply, openai_chat.chat_chunks)
-_TEXT = _Api(openai_text.text_request, openai_text.text_reply, openai_text.text_chunks)
-_MESSAGES = _Api(anthropic.message_request, anthropic.message_reply, anthropic.message_events, named_events=True)
+_CHAT = _Api(lambda body: (openai_chat.chat_request(body),), openai_chat.chat_reply, openai_chat.chat_chunks)
+_TEXT = _Api(openai_text.text_requests, openai_text.text_reply, openai_text.text_chunks)
+_MESSAGES = _Api(
+    lambda body: (anthropic.message_request(body),),
+    anthropic.message_reply,
+    anthropic.message_events,
+    named_events=True,
+)
 
 
 def make_app(gate: Gate, model: str) -> Starlette:
@@ -67,6 +72,7 @@ def make_app(gate: Gate, model: str) -> Starlette:
         Route("/v1/chat/completions", _guarded(served.asking(_CHAT)), methods=["POST"]),
         Route("/v1/completions", _guarded(served.asking(_TEXT)), methods=["POST"]),
         Route("/v1/messages", _guarded(served.asking(_MESSAGES)), methods=["POST"]),
+        Route("/v1/messages/count_tokens", _guarded(served.count_tokens), methods=["POST"]),
         Route("/v1/models", _guarded(served.models), methods=["GET"]),
         Route("/v1/models/{model:path}", _guarded(served.models), methods=["GET"]),
         Route("/v1/sessions/{session}/reward", _guarded(served.reward), methods=["POST"]),
@@ -95,6 +101,10 @@ class _Routes:
             return JSONResponse(api.write(body, reply, self._model))
 
         return ask
+
+    async def count_tokens(self, request: Request) -> Response:
+        session, body = await self._session_and_body(request)
+        return JSONResponse({"input_tokens": session.count(anthropic.count_request(body))})
 
     async def models(self, request: Request) -> Response:
         self._session(request)
@@ -177,7 +187,7 @@ def _guarded(endpoint: Endpoint) -> Endpoint:
 
 def _error(request: Request, error: RequestRefused) -> Response:
     kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    if request.url.path.endswith("/v1/messages"):
+    if request.url.path.endswith(("/v1/messages", "/v1/messages/count_tokens")):
         content: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": error.message}}
     else:
         content = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}

@@ -7,7 +7,7 @@ the order in which they arrive decides their random numbers and the order of the
 import asyncio
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from dojang.environments.base import Step
 from dojang.environments.policy_server.fields import invalid
 from dojang.environments.policy_server.history import History, Place, Prompt, shown_with
 from dojang.environments.policy_server.requests import Choice, PolicyReply, PolicyRequest, RequestRefused
-from dojang.environments.policy_server.show import show
+from dojang.environments.policy_server.show import find_stop, show
 from dojang.environments.policy_server.training_trace import check_trace, with_loss_of
 from dojang.environments.token_stream import TokenStream
 from dojang.protocols import Renderer
@@ -39,6 +39,16 @@ class SessionRules:
     max_turns: int
     """Largest number of requests."""
     client_sampling: ClientSampling = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that can be sampled."""
+
+    request: PolicyRequest
+    renderer: Renderer
+    prompt: Prompt
+    sampling: Sampling
 
 
 class Session:
@@ -95,22 +105,49 @@ class Session:
         for each in self._running:
             each.cancel()
 
-    async def ask(self, request: PolicyRequest) -> PolicyReply:
-        """Samples replies. Raises RequestRefused."""
+    async def ask(self, requests: Sequence[PolicyRequest]) -> PolicyReply:
+        """Samples replies to a request of one prompt, or of several. Raises RequestRefused, before anything is sampled
+        if one of the prompts is to blame."""
         self._check_open()
-        if self._requests >= self._rules.max_turns:
+        if self._requests + len(requests) > self._rules.max_turns:
             self.limit = f"the agent sent more than workflow.max_turns={self._rules.max_turns} requests"
             raise invalid(self.limit, code="max_turns")
+        asked = [self._checked(each) for each in requests]
+        first, self._requests = self._requests, self._requests + len(asked)
+        if len(asked) == 1:
+            return await self._reply(asked[0], first)
+        turn = asyncio.ensure_future(self._turn())  # one for all prompts: each conversation waits once
+        running = [asyncio.ensure_future(self._reply(each, number, turn)) for number, each in enumerate(asked, first)]
+        try:
+            replies = await asyncio.gather(*running)
+        except BaseException:
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            raise
+        choices = tuple(choice for reply in replies for choice in reply.choices)
+        return PolicyReply(replies[0].id, tuple(each.prompt.tokens for each in asked), choices)
+
+    def _checked(self, request: PolicyRequest) -> _Asked:
+        """Returns a request with its prompt and sampling parameters. Raises RequestRefused."""
         sampling = self._sampling(request)
-        tools = json.dumps(request.tools, sort_keys=True) if request.tools else ""
         renderer = self._renderer(request)
-        prompt = self._prompt(request, renderer, tools)
+        prompt = self._prompt(request, renderer)
         sampling = replace(sampling, max_tokens=self._max_tokens(request, renderer, len(prompt.tokens)))
-        number, self._requests = self._requests, self._requests + 1
+        return _Asked(request, renderer, prompt, sampling)
+
+    async def _turn(self) -> None:
+        """Waits until the requests of all sessions are sampled together."""
+        if self._barrier is not None:
+            await self._barrier.wait_turn(self._place)
+
+    async def _reply(self, asked: _Asked, number: int, turn: Awaitable[None] | None = None) -> PolicyReply:
+        """Samples and records the replies to one prompt, after `turn` if several prompts wait for it."""
+        request, renderer, prompt, sampling = asked.request, asked.renderer, asked.prompt, asked.sampling
         place = self._claim(prompt, sampling)
         seeded = self._seeded(request, sampling, number)
         try:
-            completions = await self._generate(prompt.tokens, request, seeded)
+            completions = await self._generate(prompt.tokens, request, seeded, turn)
             self._check_open()
         except BaseException:
             if place is not None:
@@ -122,12 +159,18 @@ class Session:
                 renderer.token_texts(each.tokens),
                 renderer.parse_reply(prompt.messages, each.tokens),
                 f"{number}_{at}",
+                _stop_of(each, prompt, request, renderer),
             )
             for at, each in enumerate(completions)
         ]
         for at, choice in enumerate(choices):
-            self._record(prompt, choice, place if at == 0 else None, (number, at), tools, sampling)
-        return PolicyReply(secrets.token_hex(12), prompt.tokens, tuple(choices))
+            self._record(asked, choice, place if at == 0 else None, (number, at))
+        return PolicyReply(secrets.token_hex(12), (prompt.tokens,), tuple(choices))
+
+    def count(self, request: PolicyRequest) -> int:
+        """Returns the number of prompt tokens of a request. Raises RequestRefused."""
+        self._check_open()
+        return len(self._prompt(request, self._renderer(request)).tokens)
 
     def _check_open(self) -> None:
         if self.ended:
@@ -140,12 +183,12 @@ class Session:
         except Exception as error:  # a template may raise anything for schemas that it did not expect
             raise invalid(_said(error), "tools", "unsupported_value") from error
 
-    def _prompt(self, request: PolicyRequest, renderer: Renderer, tools: str) -> Prompt:
+    def _prompt(self, request: PolicyRequest, renderer: Renderer) -> Prompt:
         """Returns the tokens to sample from. Raises RequestRefused if the chat template cannot write the request."""
         try:
             if request.prompt is not None:
                 return self._history.tokens_of(request.prompt)
-            return self._history.prompt_of(request.messages, renderer, tools)
+            return self._history.prompt_of(request.messages, renderer, _schemas(request))
         except Exception as error:
             raise invalid(_said(error), "messages") from error
 
@@ -199,9 +242,11 @@ class Session:
         place.continued = True
         return place
 
-    async def _generate(self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling) -> list[Completion]:
+    async def _generate(
+        self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling, turn: Awaitable[None] | None
+    ) -> list[Completion]:
         """Samples in a task that `end` can cancel."""
-        running = asyncio.ensure_future(self._wait_and_sample(tokens, request, sampling))
+        running = asyncio.ensure_future(self._wait_and_sample(tokens, request, sampling, turn))
         self._running.add(running)
         try:
             return await running
@@ -213,10 +258,9 @@ class Session:
             self._running.discard(running)
 
     async def _wait_and_sample(
-        self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling
+        self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling, turn: Awaitable[None] | None
     ) -> list[Completion]:
-        if self._barrier is not None:
-            await self._barrier.wait_turn(self._place)
+        await (turn or self._turn())
         try:
             return await self._policy.engine.generate(tokens, request.n, sampling)
         except Exception as error:
@@ -226,16 +270,9 @@ class Session:
             self.failure = error  # no fault of the agent: it fails the run, as in other workflows
             raise RequestRefused(500, f"sampling failed ({type(error).__name__})", "engine_failed") from error
 
-    def _record(
-        self,
-        prompt: Prompt,
-        choice: Choice,
-        place: Place | None,
-        order: tuple[int, int],
-        tools: str,
-        sampling: Sampling,
-    ) -> None:
+    def _record(self, asked: _Asked, choice: Choice, place: Place | None, order: tuple[int, int]) -> None:
         """Appends the reply to the stream of its conversation, or to a new one."""
+        prompt = asked.prompt
         if place is None:
             stream = TokenStream(prompt.tokens)
             self._streams.append((order, stream))
@@ -250,12 +287,24 @@ class Session:
                 shown_with(prompt, choice.message),
                 prompt.messages,
                 choice.completion.tokens,
-                tools,
-                _distribution(sampling),
+                _schemas(asked.request),
+                _distribution(asked.sampling),
                 stream,
                 len(stream.tokens),
             )
         )
+
+
+def _schemas(request: PolicyRequest) -> str:
+    """Returns the JSON schemas of a request's tools as text that can be compared."""
+    return json.dumps(request.tools, sort_keys=True) if request.tools else ""
+
+
+def _stop_of(completion: Completion, prompt: Prompt, request: PolicyRequest, renderer: Renderer) -> str | None:
+    """Returns the stop string of the request that ended a reply to a conversation."""
+    if not request.stop or not prompt.messages or completion.finish != "stop":
+        return None
+    return find_stop(completion, renderer.text_of(prompt.messages, completion.tokens), request.stop)
 
 
 def _said(error: Exception) -> str:

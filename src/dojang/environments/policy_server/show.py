@@ -7,15 +7,24 @@ from dojang.environments.policy_server.requests import Choice, ShownCall
 from dojang.tool_calls.calls import ParsedReply, ToolCall
 from dojang.types import Completion
 
-__all__ = ["show"]
+__all__ = ["find_stop", "show"]
 
 
-def show(completion: Completion, token_texts: Sequence[str], parsed: ParsedReply | None, name: str) -> Choice:
+def show(
+    completion: Completion, token_texts: Sequence[str], parsed: ParsedReply | None, name: str, stop: str | None = None
+) -> Choice:
     """Returns a reply with its tool calls, whose ids begin with `name`. Calls that are malformed, or of a client that
-    named no tools, stay text."""
+    named no tools, stay text. `stop` is the stop string that ended it."""
     calls = tuple(
         ShownCall(f"call_{name}_{at}", each.name, json.dumps(each.arguments, ensure_ascii=False))
         for at, each in enumerate(parsed.calls if parsed else ())
         if isinstance(each, ToolCall)
     )
-    return Choice(completion, parsed.content if parsed and calls else completion.text, calls, tuple(token_texts))
+    text = parsed.content if parsed and calls else completion.text
+    return Choice(completion, text, calls, tuple(token_texts), stop)
+
+
+def find_stop(completion: Completion, whole: str, stops: Sequence[str]) -> str | None:
+    """Returns the stop string that ended a reply: the first one in `whole`, its text before it was cut."""
+    found = [each for each in stops if each in whole and each not in completion.text]
+    return min(found, key=lambda each: whole.find(each) + len(each), default=None)
