@@ -53,11 +53,11 @@ class Step:
     """Explanation of the result, shown with the sample."""
     verdict: Verdict | None = None
     """Verdict of `grade`, if it decides: its reward is added, and its outcome is that of the episode."""
-    training_trace: Any = None
-    """OpenEnv's TrainingTrace of an agent's episode: only tokens that it trains have a loss."""
     if_last: Verdict | Callable[[], Awaitable[Verdict]] | None = None
     """Verdict that decides if no reply can follow: after max_turns, a reply that was cut, or with a full context. A
     function that is only called then, for verdicts that take long."""
+    training_trace: Any = None
+    """OpenEnv's TrainingTrace of an agent's episode: only tokens that it trains have a loss."""
 
 
 StepResult: TypeAlias = Messages | float | bool | Verdict | Step

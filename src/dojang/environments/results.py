@@ -73,14 +73,15 @@ def as_step(found: object, source: str = "step") -> Step:
         raise _wrong(source, "if_last", found.if_last, "a dojang.Verdict or a function that returns one")
     verdict = None if found.verdict is None else as_verdict(found.verdict, f"{_named(source)} returned verdict=")
     return Step(
-        found.messages,
-        _number(source, "reward", found.reward),
-        _flag(source, "done", found.done) or verdict is not None,
-        None if found.solved is None else _flag(source, "solved", found.solved),
-        _parts(source, found.parts),
-        _text(source, "detail", "" if found.detail is None else found.detail),
-        verdict,
-        as_verdict(found.if_last, "if_last=") if isinstance(found.if_last, Verdict) else found.if_last,
+        messages=found.messages,
+        reward=_number(source, "reward", found.reward),
+        done=_flag(source, "done", found.done) or verdict is not None,
+        solved=None if found.solved is None else _flag(source, "solved", found.solved),
+        parts=_parts(source, found.parts),
+        detail=_text(source, "detail", "" if found.detail is None else found.detail),
+        verdict=verdict,
+        if_last=as_verdict(found.if_last, "if_last=") if isinstance(found.if_last, Verdict) else found.if_last,
+        training_trace=found.training_trace,  # read where its session is known
     )
 
 
