@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from trained import episodes_of_a_step
 from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
@@ -60,3 +62,8 @@ def test_an_unknown_environment_is_refused(section: Callable[..., SkyRlGymConfig
         SkyRlGymConfig().check_problems(LastWordTask(), [QUESTION])
     with pytest.raises(ConfigError, match="gsm8k/1 is a object"):
         section().check_problems(LastWordTask(), [replace(QUESTION, reference=object())])
+
+
+def test_a_model_is_trained(python: str, tmp_path: Path) -> None:
+    rows = episodes_of_a_step(tmp_path / "run", {"name": "skyrl_gym", "python": python})
+    assert any(len(row["turns"]) == 3 for row in rows)

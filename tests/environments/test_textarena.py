@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from trained import episodes_of_a_step
 from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
@@ -121,3 +123,10 @@ def test_what_cannot_be_played_is_refused(section: Callable[..., TextArenaConfig
         section("FrozenLake-v0").check_problems(LastWordTask(), [problem])
     with pytest.raises(ConfigError, match="install it into a virtual"):
         TextArenaConfig().check_problems(LastWordTask(), [episode])
+
+
+def test_a_model_is_trained(python: str, tmp_path: Path) -> None:
+    workflow = {"name": "textarena", "game": "Mastermind-v0", "python": python}
+    played = {"data": {"name": "episodes"}, "task": {"name": "environment"}}
+    rows = episodes_of_a_step(tmp_path / "run", workflow, **played)
+    assert all("mastermind" in row["prompt"].lower() for row in rows)
