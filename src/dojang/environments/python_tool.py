@@ -46,11 +46,12 @@ class ToolExample(Section):
     answer: str
     """Last reply, in the form that the task grades."""
 
-    def messages(self) -> list[Message]:
+    def messages(self, reminder: str) -> list[Message]:
+        """Returns its turns; `reminder` follows the output."""
         return [
             _asking(Message("user", self.question)),
             Message("assistant", f"```python\n{self.code.strip()}\n```"),
-            Message("user", _printed(self.output)),
+            Message("user", _printed(self.output, reminder)),
             Message("assistant", self.answer),
         ]
 
@@ -66,6 +67,8 @@ class PythonToolConfig(SandboxedSection):
     """Solved problems before the question, as turns of the conversation (few-shot); for call_format=code_block."""
     examples_share: float = Field(default=1.0, ge=0, le=1)
     """Share of the problems that have the examples; the others are asked without. Decided by the problem."""
+    reminder: str = ""
+    """Text after the output of each block of code, such as the form of the answer; for call_format=code_block."""
     cpu_s: float = Field(default=5.0, ge=0.01, le=3600)
     """Limit of CPU seconds per call; twice as much for sleeping."""
     memory_mb: int = Field(default=512, ge=8, le=2**20)
@@ -78,16 +81,17 @@ class PythonToolConfig(SandboxedSection):
     """Packages that code may import, by import name, as judge.packages."""
 
     @model_validator(mode="after")
-    def _examples_are_blocks(self) -> Self:
-        if self.examples and self.call_format == "tool_call":
-            raise ValueError("examples are blocks of code; set call_format=code_block, or remove them")
+    def _only_with_blocks(self) -> Self:
+        for name in ("examples", "reminder"):
+            if getattr(self, name) and self.call_format == "tool_call":
+                raise ValueError(f"{name} is for blocks of code; set call_format=code_block, or remove it")
         return self
 
     def environment(self) -> Environment:
         host, limits = self._host(), Limits(cpu_s=self.cpu_s, memory_mb=self.memory_mb)
         if self.call_format == "tool_call":
             return PythonTool(host, limits)
-        return PythonBlocks(host, limits, self.examples, self.examples_share)
+        return PythonBlocks(host, limits, self)
 
     def stop_line(self, of_task: StopLine | None) -> StopLine | None:
         return of_task if self.call_format == "tool_call" else or_after_fence(of_task, _LANGUAGE)
@@ -148,12 +152,9 @@ class PythonTool(ToolEnvironment):
 class PythonBlocks(PythonTool):
     """Runs the fenced block of Python code that ends a reply. A reply without one is the answer."""
 
-    def __init__(
-        self, host: HostCapabilities, limits: Limits, examples: Sequence[ToolExample] = (), share: float = 1.0
-    ) -> None:
-        """`share` of the problems have the examples."""
+    def __init__(self, host: HostCapabilities, limits: Limits, config: PythonToolConfig) -> None:
         super().__init__(host, limits)
-        self._examples, self._share = examples, share
+        self._config = config
 
     def tools(self) -> Sequence[Callable[..., Any]]:
         return []
@@ -161,7 +162,9 @@ class PythonBlocks(PythonTool):
     def reset(self, problem: Problem) -> Messages:
         *before, question = problem.messages
         system = [each for each in before if each.role == "system"]
-        examples = [message for example in self._examples_of(problem) for message in example.messages()]
+        examples = [
+            message for example in self._examples_of(problem) for message in example.messages(self._config.reminder)
+        ]
         turns = [each for each in before if each.role != "system"]
         return [*system, *examples, *turns, _asking(question)]
 
@@ -170,10 +173,11 @@ class PythonBlocks(PythonTool):
         if program is None:
             return await self._answered(reply)
         printed = shortened(await in_thread(self._run, program), self.most_chars)
-        return _printed(printed)
+        return _printed(printed, self._config.reminder)
 
     def _examples_of(self, problem: Problem) -> Sequence[ToolExample]:
-        return self._examples if number_of(f"examples of {problem.id}") < self._share * 2**64 else ()
+        chosen = number_of(f"examples of {problem.id}") < self._config.examples_share * 2**64
+        return self._config.examples if chosen else ()
 
 
 def _asking(question: Message) -> Message:
@@ -181,5 +185,5 @@ def _asking(question: Message) -> Message:
     return Message(question.role, f"{question.content}\n\n{BLOCKS_PROMPT}")
 
 
-def _printed(text: str) -> str:
-    return f"```output\n{text.rstrip()}\n```"
+def _printed(text: str, reminder: str) -> str:
+    return f"```output\n{text.rstrip()}\n```" + (f"\n\n{reminder}" if reminder else "")

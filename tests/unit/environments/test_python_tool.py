@@ -257,9 +257,10 @@ def test_examples_are_turns_before_the_question_of_a_share_of_the_problems() -> 
 
 
 def test_the_output_of_an_example_looks_as_that_of_a_run() -> None:
-    environment = PythonToolConfig(call_format="code_block", cpu_s=2.0).environment()
+    environment = PythonToolConfig(call_format="code_block", cpu_s=2.0, reminder="Now answer.").environment()
     try:
-        given = ToolExample.model_validate(EXAMPLE).messages()
+        given = ToolExample.model_validate(EXAMPLE).messages("Now answer.")
+        assert given[2].content == "```output\n6\n```\n\nNow answer."
         assert asyncio.run(environment.step(Reply(given[1].content, 0, 1))) == given[2].content
     finally:
         environment.close()
@@ -275,9 +276,10 @@ def test_sandboxes_of_a_large_batch_wait_for_user_ids_and_cores(section: type[Sa
     )
 
 
-def test_examples_need_blocks_of_code() -> None:
-    with pytest.raises(ValidationError, match="examples are blocks of code; set call_format=code_block"):
-        PythonToolConfig.model_validate({"examples": [EXAMPLE]})
+@pytest.mark.parametrize("setting", [{"examples": [EXAMPLE]}, {"reminder": "Now answer."}])
+def test_examples_and_reminders_need_blocks_of_code(setting: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="is for blocks of code; set call_format=code_block"):
+        PythonToolConfig.model_validate(setting)
 
 
 def test_a_failed_sandbox_is_no_reward(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> None:
