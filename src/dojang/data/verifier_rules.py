@@ -13,7 +13,22 @@ __all__ = ["risky_lines"]
 _START = r"(?:^|[;&|(`]|\b(?:then|do|else|if|while|exec|time)\s)\s*"
 _FILE = r"(?P<file>[^-\s;&|<>()][^\s;&|<>()]*)"
 _OTHERS = r"perl|ruby|node|deno|bun|php|lua[\d.]*|Rscript|julia|tclsh|busybox\s+\w+|[gm]?awk\s+-f"
+_SHELLS = r"(?:ba|da|k|z)?sh"
+_INTERPRETERS = rf"(?:\S*/)?(?:python[\d.]*|{_SHELLS})"
 _RULES = (
+    (
+        re.compile(rf"{_START}{_INTERPRETERS}(?:\s+-\S*)*\s*<\s*(?P<file>[^<\s;&|]+)"),
+        "runs this file beside the reward",
+    ),
+    (re.compile(rf"\|\s*{_INTERPRETERS}(?:\s+-s\b[^;&|]*|\s+-|\s+/dev/stdin)?\s*(?:$|[;&|)`])"), "runs what it reads"),
+    (
+        re.compile(rf"{_START}(?:cp|mv|ln|install)\s+(?:-\w+\s+)*(?P<file>\S+\.(?:py|sh))\s"),
+        "may be run at the new place",
+    ),
+    (
+        re.compile(rf"\b{_SHELLS}\s+(?:-\w*[ip]\w*|--posix|-o\s+posix)\b|\bPOSIXLY_CORRECT=|\benv\s+-u\s*BASH_ENV"),
+        "does not read BASH_ENV",
+    ),
     (re.compile(rf"{_START}(?:\.|source)\s+{_FILE}"), "reads commands of this file into the verifier's shell"),
     (re.compile(rf"{_START}(?:\S*/)?(?:{_OTHERS})\s+{_FILE}"), "runs this file beside the reward"),
     (re.compile(r"\benv\s+(?:-i|-|--ignore-environment)\s+(?:\S+=\S*\s+)*(?:\S*/)?(?:ba|da)?sh\b"), "drops BASH_ENV"),

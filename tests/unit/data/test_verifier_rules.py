@@ -16,6 +16,13 @@ from dojang.data.verifier_rules import risky_lines
         ("awk -f prog.awk data", "beside the reward"),
         ("env -i PATH=/bin bash run.sh", "drops BASH_ENV"),
         ("python3 -m doctest main.py", "examples of a file"),
+        ("out=$(python3 < main.py)", "beside the reward"),
+        ("bash <(cat run.sh)", "beside the reward"),
+        ("cat main.py | python3", "what it reads"),
+        ("cat run.sh | bash -s 1 2; echo done", "what it reads"),
+        ("cp main.py /tmp/m.py", "at the new place"),
+        ("bash -p run.sh", "BASH_ENV"),
+        ("POSIXLY_CORRECT=1 bash run.sh", "BASH_ENV"),
     ],
 )
 def test_a_line_that_runs_a_file_of_the_agent_is_found(line: str, why: str) -> None:
@@ -39,6 +46,12 @@ def test_a_line_that_runs_a_file_of_the_agent_is_found(line: str, why: str) -> N
         "# source run.sh",
         "echo done. see run.sh",
         "env python3 main.py",
+        "python3 - <<'END'",
+        "python3 main.py < in.txt > out.txt",
+        "cat in.txt | python3 main.py | sort",
+        "python3 < /tests/check.py",
+        "cp out.txt /tmp/out.txt",
+        "set -euo pipefail",
     ],
 )
 def test_other_lines_are_not(line: str) -> None:

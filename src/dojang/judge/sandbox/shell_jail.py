@@ -48,38 +48,17 @@ _PRIVATE = linux.MS_NOSUID | linux.MS_NODEV
 _DISK = "/.disk"
 _GUARD = """\
 # Has agents' scripts run in the sandbox for untrusted programs: a verifier's shell must not read them.
-# The script: $0, if it is a word of the command. Else $0 is the shell, or the name that -c gives.
+# The script is $0, if that is a word of the command. Else $0 is the shell, or the name that -c gives.
 __script=$0
 case $- in *c*) __script= ;; *)
     if mapfile -d '' -t __words < "/proc/$$/cmdline" && __at=$((${#__words[@]} - $# - 1)); then
         [ "$__at" -gt 0 ] && [ "${__words[__at]}" = "$0" ] || __script=
     fi ;;
 esac
-case "$__script" in '' | /*) ;; *) __script=$PWD/$__script ;; esac
-__original() {  # the agent's file with the same content
-    local size
-    size=$(/usr/bin/find -L "$1" -maxdepth 0 -printf %s) && [ "$size" -gt 0 ] || return
-    /usr/bin/find "$DOJANG_WORKDIR" -type f -size "${size}c" -exec /usr/bin/cmp -s -- {} "$1" ';' -print -quit
-}
-if [ -f "$__script" ]; then
-    case "$__script" in
-        "$DOJANG_WORKDIR"/*) exec run-untrusted bash "$0" "$@" ;;
-        /tests/* | /usr/* | /opt/*) ;;
-        *) __copied=$(__original "$__script") && [ -n "$__copied" ] && exec run-untrusted bash "$__copied" "$@" ;;
-    esac
+if [ -n "$__script" ] && __script=$(/usr/bin/realpath -e -- "$__script" 2> /dev/null); then
+    case "$__script" in "$DOJANG_WORKDIR"/*) exec run-untrusted bash "$0" "$@" ;; esac
 fi
-case $- in *[ic]*) ;; *)
-    # Commands come from stdin.
-    if [ ! -f "$__script" ] && [ ! -t 0 ] && __script=$(/usr/bin/mktemp); then
-        /usr/bin/cat > "$__script"
-        exec < "$__script"
-        __copied=$(__original "$__script")
-        /usr/bin/rm -f "$__script"
-        [ -n "$__copied" ] && exec run-untrusted bash -s -- "$@"
-    fi ;;
-esac
-unset __script __copied __words __at
-unset -f __original
+unset __script __words __at
 """
 _LAUNCHER = """\
 #!/bin/bash -p

@@ -1,7 +1,6 @@
 """Rules of Python processes of a verifier: no code of the agent runs in them.
 
     python /app/main.py, python -m module_of_the_agent   the program runs in another sandbox
-    cp main.py /tmp; python /tmp/main.py, python < main.py   the same for a whole copy, and for a program from stdin
     import module_of_the_agent                           the module is imported in another sandbox, and called there
     import json                                          never the agent's: its folder comes last
     exec(open("/app/main.py").read()), runpy, conftest   refused
@@ -22,8 +21,6 @@ bootstrap: Any = importlib.import_module("importlib._bootstrap_external")
 _RUN = "/opt/dojang/bin/run-untrusted"
 _TESTS = "/tests"
 _PYTEST_FILES = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
-_TRUSTED = (_TESTS, "/usr", "/opt/dojang", sys.prefix, sys.base_prefix)
-"""Folders that no verifier copies the agent's files to."""
 _ARGUMENT = "cmWX"
 """Options of Python with an argument."""
 _REMEDY = "run the agent's code with run-untrusted, or import its module by name"
@@ -51,7 +48,7 @@ class _Rules:
     def __init__(self, workdir: str) -> None:
         self._workdir = workdir
         self._runner: Any = None
-        self._texts: dict[int, str] | None = None
+        self._texts: set[int] | None = None
         self._load = bootstrap._LoaderBasics.exec_module
 
     def is_agents(self, path: object) -> bool:
@@ -93,23 +90,22 @@ class _Rules:
         """Refuse to execute code of the agent in this process (an audit hook, which cannot be removed)."""
         if event == "exec" and self.is_agents(getattr(arguments[0], "co_filename", "")):
             raise ImportError(f"{arguments[0].co_filename} may not run in a verifier's process; {_REMEDY}")
-        if event == "compile" and arguments[1] == "<string>" and self._original(arguments[0]):
+        if event == "compile" and arguments[1] == "<string>" and self._is_copied(arguments[0]):
             raise ImportError(f"a file of the agent may not run in a verifier's process; {_REMEDY}")
 
-    def _original(self, source: object) -> str:
-        """Return the agent's file that a source text is the whole of, but for line ends and white space around; empty
-        if it is of none."""
+    def _is_copied(self, source: object) -> bool:
+        """Whether a source text is the whole of one of the agent's files, but for line ends and white space around."""
         data = source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
         if not isinstance(data, bytes) or not data.strip():
-            return ""
+            return False
         if self._texts is None:
-            self._texts = {}
+            self._texts = set()
             for top, _, files in os.walk(self._workdir):
                 for path in (os.path.join(top, name) for name in files):
-                    if os.path.isfile(path) and not _is_copy_of_test(path):
+                    if os.path.isfile(path):
                         with open(path, "rb") as file:
-                            self._texts[hash(_plain(file.read()))] = path
-        return self._texts.get(hash(_plain(data)), "")
+                            self._texts.add(hash(_plain(file.read())))
+        return hash(_plain(data)) in self._texts
 
     def hand_over_program(self) -> None:
         """Run the program of this process in another sandbox, if it is the agent's. Does not return then."""
@@ -121,47 +117,13 @@ class _Rules:
                 given = option.partition(letter)[2] or (words.pop(0) if words else "")
                 if letter == "m":
                     self._hand_over_module(given)
-                elif letter == "c" and self._original(given):
-                    os.execv(_RUN, [_RUN, "python3", *sys.orig_argv[1:]])
                 if letter in "cm":
                     return
         if not words or words[0] == "-":
-            self._hand_over_input()
             return
-        if original := self._original_of_copy(words[0]):
-            options = sys.orig_argv[1 : len(sys.orig_argv) - len(words)]
-            os.execv(_RUN, [_RUN, "python3", *options, original, *words[1:]])
         if self.is_agents(words[0]) or os.path.realpath(words[0]) == self._workdir:
             os.execv(_RUN, [_RUN, "python3", *sys.orig_argv[1:]])
         sys.path.insert(0, os.path.dirname(os.path.realpath(words[0])))  # as without PYTHONSAFEPATH
-
-    def _original_of_copy(self, path: str) -> str:
-        """Return the agent's file that a program outside of its folder is a whole copy of; empty if it is none."""
-        real = os.path.realpath(path)
-        if not os.path.isfile(real) or any(real.startswith(f"{each}/") for each in (*_TRUSTED, self._workdir)):
-            return ""
-        with open(real, "rb") as file:
-            return self._original(file.read())
-
-    def _hand_over_input(self) -> None:
-        """Run a program that comes from stdin in another sandbox, if it is the agent's. Python reads it to its end
-        before it begins, so it may be read here and put back."""
-        if os.isatty(0):
-            return
-        parts = []
-        try:
-            while part := os.read(0, 1 << 20):
-                parts.append(part)
-        except OSError:  # no stdin
-            return
-        file = os.memfd_create("program")
-        with open(file, "wb", closefd=False) as copy:
-            copy.write(b"".join(parts))
-        os.lseek(file, 0, os.SEEK_SET)
-        os.dup2(file, 0)
-        os.close(file)
-        if self._original(b"".join(parts)):
-            os.execv(_RUN, [_RUN, "python3", *sys.orig_argv[1:]])
 
     def _hand_over_module(self, name: str) -> None:
         top = name.partition(".")[0]
