@@ -66,7 +66,7 @@ GROUPS = (
         [
             *("tests/architecture", "tests/golden", "tests/vllm"),
             *unit("commands", "cluster", "api", "planning", "core", "rollout_service", "inference", "integrations"),
-            *unit("track", "weight_sync", "workflows"),
+            *unit("track", "tool_calls", "weight_sync", "workflows"),
             *("tests/unit/test_types.py", "tests/unit/test_fork_server.py"),
         ],
     ),

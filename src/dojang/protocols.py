@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from dojang.core.errors import ConfigError
 from dojang.programs import CallTest, IoTest, Judgement, Submission
 from dojang.tool_calls.calls import ParsedReply
 from dojang.types import Completion, Group, Message, Metrics, Problem, Sample, Sampling, Verdict
@@ -38,7 +37,6 @@ __all__ = [
     "TokenBatch",
     "TokenLoss",
     "TokenValues",
-    "TooLong",
     "Tracker",
     "Trainer",
     "TrainsCritic",
@@ -85,14 +83,6 @@ class MultiNodeJudge(Judge, Protocol):
 
     async def judge_on_every_node(self, submission: Submission) -> Sequence[tuple[str, Judgement]]:
         """Judge one program on every node, to check each; returns (address, judgement) pairs."""
-
-
-class TooLong(ConfigError):
-    """The prompt leaves no room for a completion within the context length."""
-
-    def __init__(self, problem: str, remedy: str = "") -> None:
-        super().__init__(f"{problem}; {remedy}" if remedy else problem)
-        self.problem = problem
 
 
 class Renderer(Protocol):

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["PlayedEpisode", "PlayedTurn", "play_episode"]
 
 _TOOLS = "Tools: "
+_CALLS = (
+    "{% set written = namespace(messages=[]) %}"
+    "{% for each in messages %}{% set said = namespace(text=each.content or '') %}"
+    "{% for call in each.tool_calls or [] %}"
+    "{% set said.text = said.text ~ '<tool_call>' ~ (call.function | tojson) ~ '</tool_call>' %}{% endfor %}"
+    "{% set written.messages = written.messages + [{'role': each.role, 'content': said.text}] %}{% endfor %}"
+    "{% set messages = written.messages %}"
+)
+"""Has calls written as text of their messages."""
 _NOTE = "the model's chat template has no tools, so they are written before it; training refuses such a model"
 
 
@@ -114,7 +123,7 @@ def _write_tools(config: RunConfig, tokenizer: "PreTrainedTokenizerBase") -> Non
 
     template = tokenizer.chat_template
     if isinstance(config.workflow, EnvironmentSection) and isinstance(template, str) and "tools" not in template:
-        tokenizer.chat_template = f"{{% if tools %}}{_TOOLS}{{{{ tools | tojson }}}}\n{{% endif %}}{template}"
+        tokenizer.chat_template = f"{{% if tools %}}{_TOOLS}{{{{ tools | tojson }}}}\n{_CALLS}{{% endif %}}{template}"
 
 
 def _turns(sample: Sample, tokenizer: "PreTrainedTokenizerBase") -> list[PlayedTurn]:

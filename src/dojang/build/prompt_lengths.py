@@ -13,8 +13,8 @@ from dojang.build.kv_cache_check import check_kv_cache
 from dojang.build.local import load_tokenizer, make_renderer
 from dojang.build.multiple_answers import leave_out
 from dojang.config.run_config import RunConfig
-from dojang.core.errors import DataError
-from dojang.protocols import Task, TooLong
+from dojang.core.errors import DataError, TooLong
+from dojang.protocols import Task
 from dojang.types import Message, Problem
 from dojang.workflows.chat_renderer import ChatRenderer
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from dojang.algos.sft import SftConfig
 from dojang.config.run_config import RunConfig
-from dojang.core.errors import DataError
-from dojang.protocols import TooLong
+from dojang.core.errors import DataError, TooLong
 from dojang.types import Problem, Sample
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.sft_samples import SftWorkflow

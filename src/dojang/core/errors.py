@@ -29,6 +29,7 @@ __all__ = [
     "OutOfMemory",
     "RanksLost",
     "RunDirError",
+    "TooLong",
     "TrainingError",
 ]
 
@@ -101,3 +102,11 @@ class Interrupted(DojangError):
     """A signal stopped the run; a first one after it saved a checkpoint."""
 
     exit_code = 130
+
+
+class TooLong(ConfigError):
+    """The prompt leaves no room for a completion within the context length."""
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.problem = problem

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ConfigError, TooLong
 from dojang.core.user_code import describe_exception
 from dojang.environments.base import Step
 from dojang.environments.calls import EnvironmentFailed
 from dojang.environments.token_stream import TokenStream
-from dojang.protocols import Renderer, TooLong
+from dojang.protocols import Renderer
 from dojang.types import Completion, Finish, Message, Outcome, Sample, Verdict, plain_prompt
 
 __all__ = ["Episode", "writing"]

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ConfigError, TooLong
 from dojang.environments.base import Environment
 from dojang.environments.calls import EnvironmentFailed, call_with_limit
 from dojang.environments.episode import writing
 from dojang.environments.results import as_messages
 from dojang.environments.tools import schemas_of
-from dojang.protocols import Renderer, Task, TooLong
+from dojang.protocols import Renderer, Task
 from dojang.types import Message, Problem
 from dojang.workflows.grade_with_retries import grade_with_retries
 

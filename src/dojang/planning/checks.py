@@ -18,12 +18,11 @@ from dojang.audit.options import AuditSettings
 from dojang.audit.programs import ProgramAudit
 from dojang.config.run_config import RunConfig
 from dojang.core.error_list import SeveralErrors
-from dojang.core.errors import DojangError, HealthError, JudgeError, ModelError
+from dojang.core.errors import DojangError, HealthError, JudgeError, ModelError, TooLong
 from dojang.data.prepare_rows import KnownAnswers
 from dojang.planning.advice import Finding
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths
-from dojang.protocols import TooLong
 from dojang.tasks.section import AuditableSection
 from dojang.types import Message
 

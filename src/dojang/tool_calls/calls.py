@@ -1,5 +1,6 @@
 """Tool calls, and the base class of their formats."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ class CallFormat(ABC):
         blocks = self.blocks(reply[answer:], tools)
         if not blocks:
             return ParsedReply(reply)
-        calls = tuple(call for block in blocks for call in block.calls)
+        calls = tuple(_checked(call) for block in blocks for call in block.calls)
         return ParsedReply(reply[: answer + blocks[0].start].strip(), calls)
 
     @abstractmethod
@@ -84,3 +85,13 @@ class CallFormat(ABC):
         end = outside.find(_END_OF_THINKING)
         end = 0 if end < 0 else end + len(_END_OF_THINKING)
         return None if _THINK in outside[end:] else end
+
+
+def _checked(call: Call) -> Call:
+    """Returns a call whose arguments can be written as JSON, for clients and records; else a malformed one."""
+    if isinstance(call, ToolCall):
+        try:
+            json.dumps(call.arguments, allow_nan=False)
+        except (ValueError, RecursionError) as error:  # 1e999 is infinite
+            return MalformedCall(call.name, f"has an argument that is no JSON: {error}")
+    return call

@@ -16,8 +16,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from dojang.core.errors import ConfigError
-from dojang.protocols import TooLong
+from dojang.core.errors import ConfigError, TooLong
 from dojang.tool_calls.calls import CallFormat, ParsedReply, ToolSchemas
 from dojang.tool_calls.formats import PROBE_TOOLS, UnknownCallFormat, recognize, schemas_by_name
 from dojang.types import Message, plain_prompt

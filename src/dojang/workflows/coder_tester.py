@@ -29,10 +29,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dojang.core.errors import DataError
+from dojang.core.errors import DataError, TooLong
 from dojang.core.section import Section
 from dojang.programs import Isolation, Judgement
-from dojang.protocols import ProgramTask, Task, TooLong
+from dojang.protocols import ProgramTask, Task
 from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Verdict
 from dojang.workflows.batched_turns import TurnBarrier
 from dojang.workflows.grade_with_retries import grade_all, judge_with_retries, make_group

@@ -6,8 +6,8 @@ The completion keeps the tokens that the student sampled; only the prompt before
 import string
 from collections.abc import Mapping, Sequence
 
-from dojang.core.errors import ConfigError
-from dojang.protocols import Renderer, TooLong
+from dojang.core.errors import ConfigError, TooLong
+from dojang.protocols import Renderer
 from dojang.types import Group, Message, Outcome, Problem, Sample
 
 __all__ = ["FIELDS", "Hints", "check_fields", "field_names"]

@@ -16,9 +16,8 @@ import commands
 from dojang.build import assemble
 from dojang.commands import app
 from dojang.config import recipe as recipes
-from dojang.core.errors import ConfigError, DataError
+from dojang.core.errors import ConfigError, DataError, TooLong
 from dojang.planning import checks
-from dojang.protocols import TooLong
 from dojang.runs import dry_run
 from dojang.types import Message
 from dojang.workflows.chat_renderer import ChatRenderer

@@ -1,6 +1,7 @@
 """Formats of tool calls: calls are parsed exactly, text that was meant as one is told apart, and a chat template is
 recognized by the calls that it writes."""
 
+import asyncio
 import copy
 
 import pytest
@@ -224,5 +225,5 @@ def test_a_template_that_drops_results_of_a_call_as_it_was_sampled_is_refused(
 def test_a_dry_run_refuses_a_model_whose_calls_cannot_be_parsed(tokenizer: PreTrainedTokenizerBase) -> None:
     problem = Problem("p", "tests", (Message("user", "what is 3 + 4?"),), "7")
     with pytest.raises(ConfigError, match=r"cannot be parsed.*workflow\.call_format=code_block"):
-        CalculatorConfig().check_start(LastWordTask(), [problem], renderer_of(tokenizer, UNKNOWN["other"]))
-    CalculatorConfig().check_start(LastWordTask(), [problem], renderer_of(tokenizer, WRITTEN["functions"]))
+        asyncio.run(CalculatorConfig().check_start(LastWordTask(), [problem], renderer_of(tokenizer, UNKNOWN["other"])))
+    asyncio.run(CalculatorConfig().check_start(LastWordTask(), [problem], renderer_of(tokenizer, WRITTEN["functions"])))

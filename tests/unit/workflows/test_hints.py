@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dojang.core.errors import ConfigError
-from dojang.protocols import TooLong
+from dojang.core.errors import ConfigError, TooLong
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
 from dojang.workflows.hints import Hints, check_fields, field_names, with_hint
 

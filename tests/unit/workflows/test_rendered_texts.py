@@ -33,7 +33,7 @@ def test_a_turn_applies_the_chat_template_once(tokenizer, monkeypatch) -> None:
     )
     messages = conversation("1+2")
     renderer.render(messages)
-    renderer.end_of_turn(messages)  # found once per tokenizer
+    renderer.text_of(messages, ())  # the ends of turns and of thinking are found once
     rendered.clear()
     for reply in ("3", "4", "5"):
         more = conversation(f"no, not {reply}")

@@ -6,8 +6,7 @@ from copy import deepcopy
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.core.errors import ConfigError, DataError
-from dojang.protocols import TooLong
+from dojang.core.errors import ConfigError, DataError, TooLong
 from dojang.types import Message, Outcome, Problem
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.sft_samples import SftWorkflow

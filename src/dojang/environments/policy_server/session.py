@@ -51,6 +51,22 @@ class _Asked:
     sampling: Sampling
 
 
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """Replies to a prompt that are not recorded yet."""
+
+    asked: _Asked
+    number: int
+    place: Place | None
+    """The conversation that the prompt continues."""
+    completions: Sequence[Completion] = ()
+
+    def release(self) -> None:
+        """Lets another request continue the conversation."""
+        if self.place is not None:
+            self.place.continued = False
+
+
 class Session:
     """State of one session."""
 
@@ -114,19 +130,21 @@ class Session:
             raise invalid(self.limit, code="max_turns")
         asked = [self._checked(each) for each in requests]
         first, self._requests = self._requests, self._requests + len(asked)
-        if len(asked) == 1:
-            return await self._reply(asked[0], first)
         turn = asyncio.ensure_future(self._turn())  # one for all prompts: each conversation waits once
-        running = [asyncio.ensure_future(self._reply(each, number, turn)) for number, each in enumerate(asked, first)]
+        running = [asyncio.ensure_future(self._sample(each, number, turn)) for number, each in enumerate(asked, first)]
         try:
-            replies = await asyncio.gather(*running)
+            sampled = await asyncio.gather(*running)
+            self._check_open()
         except BaseException:
+            turn.cancel()
             for each in running:
                 each.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            for ended in await asyncio.gather(*running, return_exceptions=True):
+                if isinstance(ended, _Sampled):
+                    ended.release()
             raise
-        choices = tuple(choice for reply in replies for choice in reply.choices)
-        return PolicyReply(replies[0].id, tuple(each.prompt.tokens for each in asked), choices)
+        choices = tuple(choice for each in sampled for choice in self._recorded(each))
+        return PolicyReply(secrets.token_hex(12), tuple(each.prompt.tokens for each in asked), choices)
 
     def _checked(self, request: PolicyRequest) -> _Asked:
         """Returns a request with its prompt and sampling parameters. Raises RequestRefused."""
@@ -141,31 +159,34 @@ class Session:
         if self._barrier is not None:
             await self._barrier.wait_turn(self._place)
 
-    async def _reply(self, asked: _Asked, number: int, turn: Awaitable[None] | None = None) -> PolicyReply:
-        """Samples and records the replies to one prompt, after `turn` if several prompts wait for it."""
-        request, renderer, prompt, sampling = asked.request, asked.renderer, asked.prompt, asked.sampling
-        place = self._claim(prompt, sampling)
-        seeded = self._seeded(request, sampling, number)
+    async def _sample(self, asked: _Asked, number: int, turn: Awaitable[None]) -> _Sampled:
+        """Samples the replies to one prompt, after `turn`."""
+        place = self._claim(asked.prompt, asked.sampling)
+        seeded = self._seeded(asked.request, asked.sampling, number)
+        sampled = _Sampled(asked, number, place)
         try:
-            completions = await self._generate(prompt.tokens, request, seeded, turn)
-            self._check_open()
+            completions = await self._generate(asked.prompt.tokens, asked.request, seeded, turn)
         except BaseException:
-            if place is not None:
-                place.continued = False
+            sampled.release()
             raise
+        return replace(sampled, completions=completions)
+
+    def _recorded(self, sampled: _Sampled) -> list[Choice]:
+        """Records replies, all of a request or none: the agent sees none of a request that fails."""
+        asked, renderer = sampled.asked, sampled.asked.renderer
         choices = [
             show(
                 each,
                 renderer.token_texts(each.tokens),
-                renderer.parse_reply(prompt.messages, each.tokens),
-                f"{number}_{at}",
-                _stop_of(each, prompt, request, renderer),
+                renderer.parse_reply(asked.prompt.messages, each.tokens),
+                f"{sampled.number}_{at}",
+                _stop_of(each, asked.prompt, asked.request, renderer),
             )
-            for at, each in enumerate(completions)
+            for at, each in enumerate(sampled.completions)
         ]
         for at, choice in enumerate(choices):
-            self._record(asked, choice, place if at == 0 else None, (number, at))
-        return PolicyReply(secrets.token_hex(12), (prompt.tokens,), tuple(choices))
+            self._record(asked, choice, sampled.place if at == 0 else None, (sampled.number, at))
+        return choices
 
     def count(self, request: PolicyRequest) -> int:
         """Returns the number of prompt tokens of a request. Raises RequestRefused."""
@@ -243,7 +264,7 @@ class Session:
         return place
 
     async def _generate(
-        self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling, turn: Awaitable[None] | None
+        self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling, turn: Awaitable[None]
     ) -> list[Completion]:
         """Samples in a task that `end` can cancel."""
         running = asyncio.ensure_future(self._wait_and_sample(tokens, request, sampling, turn))
@@ -258,9 +279,9 @@ class Session:
             self._running.discard(running)
 
     async def _wait_and_sample(
-        self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling, turn: Awaitable[None] | None
+        self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling, turn: Awaitable[None]
     ) -> list[Completion]:
-        await (turn or self._turn())
+        await turn
         try:
             return await self._policy.engine.generate(tokens, request.n, sampling)
         except Exception as error:
