@@ -25,6 +25,8 @@ __all__ = ["GROUPS", "Group", "next_group"]
 
 LANES = 2
 """Groups at a time."""
+_PATIENCE_S = 30.0
+"""Time for tests to end their processes after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,17 @@ class Runs:
                 sys.stdout.buffer.flush()
 
     def stop(self) -> None:
+        """Ends what runs as Ctrl-C does, so that fixtures stop the processes they started, and prints its output."""
         for process in self._running:
-            process.terminate()
+            process.send_signal(signal.SIGINT)
+        end = time.monotonic() + _PATIENCE_S
         for process in self._running:
-            process.wait()
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.collect()
 
 
 def main() -> int:
@@ -139,7 +148,8 @@ def main() -> int:
     runs = Runs(["-m", "not slow and not soak" if options.quick else "not soak"])
     here = [group for group in GROUPS if Path(group.environment).is_dir() and not (options.quick and group.heavy)]
     waiting = list(here)
-    signal.signal(signal.SIGTERM, _interrupted)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupted)
     try:
         while waiting or len(runs):
             while len(runs) < LANES and (group := next_group(waiting, end - time.monotonic(), runs.pace)):
@@ -149,8 +159,10 @@ def main() -> int:
                 break
             time.sleep(0.2)
             runs.collect()
-    finally:
+    except KeyboardInterrupt:
         runs.stop()
+        print("stopped", flush=True)
+        return 130
     for group in waiting:
         print(f"left out: tests of {group.name}, which take about {group.seconds * runs.pace:.0f} s here")
     print(f"failed: {', '.join(runs.failed)}" if runs.failed else "all groups passed", flush=True)

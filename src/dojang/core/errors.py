@@ -2,6 +2,7 @@
 
     DojangError              1
     ├── ConfigError          2   invalid recipe, override or command line
+    │   └── TooLong          2   a prompt without room for a completion
     ├── DataError            3   missing or unreadable dataset
     ├── ModelError           4   model not found, not downloaded or not loadable
     ├── RunDirError          5   run directory locked, full, not a run, or not resumable

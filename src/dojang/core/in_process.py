@@ -66,9 +66,9 @@ def __getattr__(name: str) -> Callable[..., Any]:
         return _registered[name]
     except KeyError:
         raise AttributeError(
-            f"function {name!r}: it was given as a Python object by the program that started the run. Call "
-            "dojang.resume(RUN_DIR, reward_funcs=[...]) with it again, or put it into a module and name it "
-            "package.module:function"
+            f"{name!r}: it was given as a Python object by the program that started the run. If it is a reward "
+            "function, call dojang.resume(RUN_DIR, reward_funcs=[...]) with it again. Other objects cannot be found "
+            "again: put them into a module, and start a run that names them package.module:object"
         ) from None
 
 

@@ -37,13 +37,13 @@ see, and end your message there. The next message shows what it printed. Variabl
 class ToolExample(Section):
     """A problem solved with one block of code."""
 
-    question: str
+    question: str = Field(min_length=1)
     """Question of the user."""
-    code: str
+    code: str = Field(min_length=1)
     """Code of the first reply, without its fence."""
-    output: str
+    output: str = Field(min_length=1)
     """Text that the code prints."""
-    answer: str
+    answer: str = Field(min_length=1)
     """Last reply, in the form that the task grades."""
 
     def messages(self, reminder: str) -> list[Message]:
