@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dojang.core.safe_text import replace_surrogates
 
-__all__ = ["describe_exception"]
+__all__ = ["describe_exception", "message_of"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
@@ -18,7 +18,7 @@ _MESSAGE_CHARS = 300
 
 def describe_exception(error: BaseException) -> str:
     """Type and message, and the last line of the user's code in the traceback: `KeyError: 'x' (mine.py, line 15)`."""
-    said = replace_surrogates(f"{type(error).__name__}: {_message(error)}".removesuffix(": "))
+    said = replace_surrogates(f"{type(error).__name__}: {message_of(error)}".removesuffix(": "))
     if len(said) > _MESSAGE_CHARS:
         said = f"{said[:_MESSAGE_CHARS]}..."
     frames = list(_frames(error))
@@ -28,7 +28,8 @@ def describe_exception(error: BaseException) -> str:
     return "".join([said, *(f" ({_shortened(file)}, line {line})" for file, line in where)])
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """The message of an exception, whatever its own `__str__` does."""
     try:
         return str(error)
     except Exception:  # a __str__ of the user

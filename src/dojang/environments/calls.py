@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from dojang.core.errors import DojangError
-from dojang.core.user_code import describe_exception
+from dojang.core.user_code import describe_exception, message_of
 
 __all__ = ["EnvironmentFailed", "call_with_limit", "in_thread"]
 
@@ -62,7 +62,7 @@ async def in_thread(method: Callable[..., Any], /, *arguments: object, **named: 
         except BaseException as error:
             # asyncio refuses StopIteration, and SystemExit would end the run
             failure = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else None
-            failure = failure or RuntimeError(f"{type(error).__name__}: {error}")
+            failure = failure or RuntimeError(f"{type(error).__name__}: {message_of(error)}")
         with suppress(RuntimeError):  # the loop is closed: the run has ended
             loop.call_soon_threadsafe(finish, found, failure)
 

@@ -42,6 +42,8 @@ def _wrong(value: object, schema: Mapping[str, Any], name: str) -> str:
         return _must(name, " or ".join(_WORDS.get(each, f"a {each}") for each in known), value)
     if "enum" in schema and not any(value == each and type(value) is type(each) for each in schema["enum"]):
         return _must(name, "one of " + ", ".join(map(_shown, schema["enum"])), value)
+    if isinstance(value, list) and len(value) != len(schema.get("prefixItems", value)):  # a tuple of fixed length
+        return _must(name, f"a list of {len(schema['prefixItems'])}", value)
     return next(filter(None, (_wrong(*each) for each in _inside(value, schema, name))), "")
 
 

@@ -4,12 +4,13 @@ import errno
 import inspect
 import logging
 import reprlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 from dojang.core.errors import ConfigError, DojangError
-from dojang.core.user_code import describe_exception
+from dojang.core.user_code import describe_exception, message_of
 from dojang.environments.base import Environment, Reply, StepResult
 from dojang.environments.calls import EnvironmentFailed, in_thread
 from dojang.environments.tool_arguments import wrong_argument
@@ -27,13 +28,19 @@ _MACHINERY = (EnvironmentFailed, DojangError, WorkerFailed, ConnectionError, Tim
 """Exceptions that are never the model's doing."""
 _SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 _WARNED: set[tuple[str, type[BaseException]]] = set()
-_WITHOUT_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+_ORDINARY = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def schemas_of(tools: Sequence[Callable[..., Any]]) -> list[Mapping[str, object]]:
-    """Returns JSON schemas of functions, from their type hints and docstrings. Raises ConfigError if one has none."""
+    """Returns JSON schemas of functions, from their type hints and docstrings. Raises ConfigError if one has none, or
+    if two have the same name."""
     if not isinstance(tools, Sequence) or not all(callable(each) for each in tools):
         raise ConfigError(f"workflow: `tools` returned {reprlib.repr(tools)}; it must return a list of functions")
+    for each in tools:
+        if not isinstance(getattr(each, "__name__", None), str):  # a partial function, an object with __call__
+            raise ConfigError(f"tool {reprlib.repr(each)}: it has no name; give a function or a method")
+    if twice := [name for name, count in Counter(each.__name__ for each in tools).items() if count > 1]:
+        raise ConfigError(f"workflow: two tools have the name {twice[0]!r}; rename one")
     return [_schema(_function(each)) for each in tools]
 
 
@@ -54,7 +61,7 @@ def _schema(function: Callable[..., Any]) -> Mapping[str, object]:
         ) from error
     found["function"]["parameters"]["properties"].pop("self", None)
     for each in inspect.signature(function).parameters.values():
-        if each.kind in _WITHOUT_NAME and each.name in found["function"]["parameters"]["properties"]:
+        if each.kind not in _ORDINARY and each.name in found["function"]["parameters"]["properties"]:
             raise ConfigError(
                 f"tool {getattr(function, '__qualname__', function)}: tools are called with arguments by name, which "
                 f"{each.name!r} cannot be given by ({each.kind.description}); make it an ordinary parameter"
@@ -106,7 +113,7 @@ class ToolEnvironment(Environment):
             if is_outage(error):
                 raise
             _warn_once(call.name, error)
-            text = f"error: {call.name} raised {type(error).__name__}: {error}"
+            text = f"error: {call.name} raised {type(error).__name__}: {message_of(error)}"
         return Message("tool", shortened(text, self.most_chars), call.name)
 
 

@@ -79,6 +79,8 @@ def test_arguments_of_the_right_types_are_taken(schema: Mapping[str, Any], argum
         ({"items": [1, "b"]}, '`items[1]` must be an integer, not "b"'),
         ({"table": {"a": "b"}}, '`table.a` must be a number, not "b"'),
         ({"pair": ["a", "b"]}, '`pair[0]` must be an integer, not "a"'),
+        ({"pair": [1]}, "`pair` must be a list of 2, not [1]"),
+        ({"pair": [1, "a", 2]}, '`pair` must be a list of 2, not [1, "a", 2]'),
         ({"either": []}, "`either` must be an integer or text (a JSON string), not []"),
         ({"mixed": "a"}, '`mixed` must be a list, not "a" or `mixed` must be a boolean, not "a"'),
         ({"text": ["x" * 500]}, "..."),

@@ -1,6 +1,7 @@
 """Tool calls: parsed exactly, answered in order, mistakes of the model told to it."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -91,6 +92,11 @@ def wrapped(error: Exception, origin: BaseException) -> Exception:
     return error
 
 
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("no message")
+
+
 FAILURES: dict[str, BaseException] = {
     "value": ValueError("Exceeds the limit"),
     "file": FileNotFoundError(2, "No such file or directory", "/app/x"),
@@ -102,6 +108,7 @@ FAILURES: dict[str, BaseException] = {
     "no host": OSError("Name or service not known"),
     "disk": OSError(28, "No space left on device", "/app/x"),
     "client": wrapped(RuntimeError("the request failed"), ConnectionResetError()),
+    "unreadable": Unreadable(),
     "own": EnvironmentFailed("the simulator is gone"),
     "dojang": DataError("the corpus is gone"),
     "sandbox": WorkerFailed("the sandbox is gone"),
@@ -168,6 +175,7 @@ def test_mistakes_of_the_model_are_told_to_it(call: str, told: str) -> None:
         ("exit", "SystemExit"),
         ("surrogate", "error: fails raised ValueError"),
         ("read", "error: fails raised ValueError: no such page"),
+        ("unreadable", "error: fails raised Unreadable: (its message cannot be read)"),
     ],
 )
 def test_an_exception_of_a_tool_is_told_to_the_model(how: str, told: str) -> None:
@@ -210,6 +218,30 @@ def test_parameters_without_a_name_are_refused() -> None:
         ConfigError, match=r"double: .* 'x' cannot be given by \(positional-only\); make it an ordinary"
     ):
         schemas_of([double])
+
+
+def test_parameters_of_any_name_are_refused() -> None:
+    def total(**amounts: int) -> int:
+        """
+        Adds.
+
+        Args:
+            amounts: Numbers by name.
+        """
+        return sum(amounts.values())
+
+    with pytest.raises(ConfigError, match=r"total: .* 'amounts' cannot be given by \(variadic keyword\)"):
+        schemas_of([total])
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two tools have the name 'add'; rename one"):
+        schemas_of([add, add])
+
+
+def test_objects_are_no_tools() -> None:
+    with pytest.raises(ConfigError, match="it has no name; give a function or a method"):
+        schemas_of([partial(add, 1)])
 
 
 def test_a_long_result_keeps_its_ends() -> None:
