@@ -20,7 +20,8 @@ _RULES = (
         re.compile(rf"{_START}{_INTERPRETERS}(?:\s+-\S*)*\s*<\s*(?P<file>[^<\s;&|]+)"),
         "runs this file beside the reward",
     ),
-    (re.compile(rf"\|\s*{_INTERPRETERS}(?:\s+-s\b[^;&|]*|\s+-|\s+/dev/stdin)?\s*(?:$|[;&|)`])"), "runs what it reads"),
+    (re.compile(rf"\|\s*{_INTERPRETERS}(?:\s+-s?(?:\s[^;&|]*)?|\s+/dev/stdin)?\s*(?:$|[;&|)`])"), "runs what it reads"),
+    (re.compile(rf"{_START}{_INTERPRETERS}\s+-c\s*[\"']?\$\((?:cat\s|<)"), "runs what it reads"),
     (
         re.compile(rf"{_START}(?:cp|mv|ln|install)\s+(?:-\w+\s+)*(?P<file>\S+\.(?:py|sh))\s"),
         "may be run at the new place",
@@ -30,7 +31,10 @@ _RULES = (
         "does not read BASH_ENV",
     ),
     (re.compile(rf"{_START}(?:\.|source)\s+{_FILE}"), "reads commands of this file into the verifier's shell"),
-    (re.compile(rf"{_START}(?:\S*/)?(?:{_OTHERS})\s+{_FILE}"), "runs this file beside the reward"),
+    (
+        re.compile(rf"{_START}(?:\S*/)?(?:{_OTHERS})(?:\s+-[^\s;&|<>()en]*)*\s+{_FILE}"),
+        "runs this file beside the reward",
+    ),
     (re.compile(r"\benv\s+(?:-i|-|--ignore-environment)\s+(?:\S+=\S*\s+)*(?:\S*/)?(?:ba|da)?sh\b"), "drops BASH_ENV"),
     (re.compile(r"\s-m\s*doctest\b"), "runs the examples of a file beside the reward"),
 )
@@ -54,4 +58,4 @@ def risky_lines(tests: Mapping[str, bytes]) -> Iterator[str]:
 def _is_own(file: str | None, own: set[str]) -> bool:
     """Whether a path is one of the verifier's or the machine's."""
     plain = (file or "").strip("'\"")
-    return plain.startswith(_TRUSTED) or PurePosixPath(plain).name in own
+    return plain.startswith(_TRUSTED) or (not plain.startswith("/") and PurePosixPath(plain).name in own)

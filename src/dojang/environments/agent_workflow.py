@@ -119,7 +119,7 @@ class AgentWorkflow:
         return episode.samples()
 
     async def _episode(self, problem: Problem, session: Session, client: AgentClient, episode: Episode) -> None:
-        failure, step, streams = "", Step(), None
+        failure, limit, step, streams = "", "", Step(), None
         try:
             try:
                 found = await self._run_agent(problem, client)
@@ -128,7 +128,7 @@ class AgentWorkflow:
             step = await self._result(problem, session, found)
             streams = session.trained_streams(step)
         except EnvironmentFailed as error:
-            failure = str(error)
+            failure, limit = str(error), session.limit
         except RequestRefused as error:
             failure = error.message
         if session.failure is not None:
@@ -140,8 +140,8 @@ class AgentWorkflow:
             episode.fail(f"{problem.id}: {failure or 'the agent has sent no request to the policy'}")
         elif not failure:
             episode.add_step(step)
-        elif session.limit:  # the policy's doing: it used up its context or its turns
-            episode.stop(f"{session.limit}; then {failure}", None, finish="length")
+        elif limit:  # the policy's doing: it used up its context or its turns
+            episode.stop(f"{limit}; then {failure}", None, finish="length")
         else:
             episode.fail(f"{problem.id}: {failure}")
 

@@ -33,8 +33,6 @@ class Calculator(ToolEnvironment):
         Args:
             expression: Numbers, + - * / // % ** and parentheses, such as (17 + 4) * 3 / 7.
         """
-        if not isinstance(expression, str):
-            return "error: the expression must be text"
         try:
             return written(evaluate(expression))
         except NotArithmetic as error:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -58,31 +59,40 @@ async def start_episode(
         try:
             environment = await _make(make, timeout_s)
             return await _reset(environment, task, problem, renderer, timeout_s)
-        except EnvironmentFailed as error:
+        except BaseException as error:  # also a cancellation
             if environment is not None:
                 await close(environment)
             attempt += 1
-            if attempt == _RESETS or isinstance(error, _FirstPromptTooLong):
+            again = isinstance(error, EnvironmentFailed) and not isinstance(error, _FirstPromptTooLong)
+            if not again or attempt == _RESETS:
                 raise
 
 
 async def _make(make: Callable[[], Environment], timeout_s: float) -> Environment:
     """Calls the constructor, in a thread: it may load data or start a simulator. An environment that is made after the
     time limit is closed."""
-    late = threading.Event()
+    late, lock = threading.Event(), threading.Lock()
+    unclaimed: list[Environment] = []
 
-    def made() -> Environment:
+    def made() -> None:
         environment = make()
-        if late.is_set():
+        with lock:
+            unclaimed.append(environment)
+            in_time = not late.is_set()
+        if not in_time:
             asyncio.run(call_with_limit(environment.close, timeout_s=timeout_s))
-        return environment
 
     try:
-        environment: Environment = await call_with_limit(made, timeout_s=timeout_s, name="the constructor")
+        await call_with_limit(made, timeout_s=timeout_s, name="the constructor")
     except BaseException:
-        late.set()
+        with lock:
+            late.set()
+            left = list(unclaimed)
+        for environment in left:
+            with suppress(EnvironmentFailed):
+                await call_with_limit(environment.close, timeout_s=timeout_s)
         raise
-    return environment
+    return unclaimed.pop()
 
 
 async def _reset(

@@ -29,7 +29,7 @@ from dojang.types import Message, Problem, StopLine
 __all__ = ["PythonBlocks", "PythonTool", "PythonToolConfig", "ToolExample"]
 
 _LANGUAGE = "python3"
-BLOCKS_PROMPT = """\
+_BLOCKS_PROMPT = """\
 You can run Python code. Write it in one block that begins with ```python and ends with ```; print what you want to \
 see, and end your message there. The next message shows what it printed. Variables are kept."""
 
@@ -85,6 +85,8 @@ class PythonToolConfig(SandboxedSection):
         for name in ("examples", "reminder"):
             if getattr(self, name) and self.call_format == "tool_call":
                 raise ValueError(f"{name} is for blocks of code; set call_format=code_block, or remove it")
+        if self.examples_share < 1 and not self.examples:
+            raise ValueError("examples_share is the share of problems with examples; add examples, or remove it")
         return self
 
     def environment(self) -> Environment:
@@ -134,7 +136,7 @@ class PythonTool(ToolEnvironment):
         Args:
             code: The code. The value of a last expression is printed.
         """
-        return self._run(code) if isinstance(code, str) else "error: the code must be text"
+        return self._run(code)
 
     def _run(self, code: str) -> str:
         try:
@@ -182,7 +184,7 @@ class PythonBlocks(PythonTool):
 
 def _asking(question: Message) -> Message:
     """Says how to run code, at the end of the question: small models follow what they read last."""
-    return Message(question.role, f"{question.content}\n\n{BLOCKS_PROMPT}")
+    return Message(question.role, f"{question.content}\n\n{_BLOCKS_PROMPT}")
 
 
 def _printed(text: str, reminder: str) -> str:

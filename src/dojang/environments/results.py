@@ -65,7 +65,7 @@ def as_step(found: object, source: str = "step") -> Step:
     is not what it should be."""
     if isinstance(found, Verdict):
         found = Step(done=True, verdict=found)
-    elif hasattr(found, "__float__") and not isinstance(found, type):  # numpy's and torch's numbers, too
+    elif hasattr(found, "__float__") and not isinstance(found, str | type):  # numpy's and torch's numbers, too
         found = Step(reward=found, done=True)  # type: ignore[arg-type]  # read below
     elif not isinstance(found, Step):
         found = Step(messages=as_messages(found, source))
@@ -121,8 +121,11 @@ def _message(found: Any, source: str) -> Message:
 
 
 def _number(source: str, name: str, value: Any) -> float:
-    if not hasattr(value, "__float__"):
+    # Text of numpy can be read as a number, and so can an array of one, in some versions.
+    if not hasattr(value, "__float__") or isinstance(value, str):
         raise _wrong(source, name, value, "a number")
+    if getattr(value, "ndim", 0):
+        raise _wrong(source, name, value, "a finite number", "it is an array")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as error:  # an array of several numbers, or 10**400

@@ -9,7 +9,7 @@ __all__ = ["SandboxedSection"]
 
 
 class SandboxedSection(EnvironmentSection):
-    """Settings of an environment with a sandbox per episode, which takes memory and one of the judge's 477 user ids."""
+    """Settings of an environment with a sandbox per episode, which takes memory and one of the judge's user ids."""
 
     # The sandbox has limits of time for what runs in it. Sandboxes of a whole batch may start at once, on few cores.
     timeout_s: float = Field(default=1200.0, gt=0, le=86_400)

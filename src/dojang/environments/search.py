@@ -74,8 +74,6 @@ class Search(ToolEnvironment):
         Args:
             query: Words to search for.
         """
-        if not isinstance(query, str):
-            return "error: the query must be text"
         found = self._corpus.index.search(query, self._top_k)
         texts = [shortened(self._corpus.passages[place], self._passage_chars) for place, _ in found]
         return "\n\n".join(f"[{number}] {text}" for number, text in enumerate(texts, 1)) or "no passage has these words"

@@ -13,7 +13,7 @@ from dojang.environments.episode_start import start_episode
 from dojang.environments.multi_turn import EpisodeLimits, MultiTurn
 from dojang.loop.advantages import Credit
 from dojang.protocols import Renderer, Task, Workflow
-from dojang.types import Problem
+from dojang.types import Problem, plain_prompt
 from dojang.workflows.section import RolloutPolicy, WorkflowSection
 
 __all__ = ["EnvironmentSection"]
@@ -74,18 +74,23 @@ class EnvironmentSection(WorkflowSection):
             with suppress(EnvironmentFailed):
                 await call_with_limit(environment.close, timeout_s=self.timeout_s)
 
-        failures = []
+        failure = ""
         for problem in problems[:_TRIED]:
             try:
                 started = await start_episode(
                     self.environment, task, problem, renderer, timeout_s=self.timeout_s, close=close
                 )
             except EnvironmentFailed as error:
-                failures.append(f"the environment cannot start an episode of {problem.id}: {error}")
+                failure = failure or f"the environment cannot start an episode of {problem.id}: {error}"
                 if isinstance(error.__cause__, TimeoutError):
                     break  # another problem would take as long
             else:
                 await close(started.environment)
+                if self.max_turns > 1 and plain_prompt(started.messages) is not None:
+                    raise ConfigError(
+                        f"the prompt of {problem.id} is plain text, which cannot be followed by other turns; set "
+                        "data.style=chat, or workflow.max_turns=1"
+                    )
                 return
-        if failures:
-            raise ConfigError(failures[0])
+        if failure:
+            raise ConfigError(failure)

@@ -149,8 +149,6 @@ class Terminal(ToolEnvironment):
         Args:
             command: The command, for bash. Processes that it leaves in the background end with it.
         """
-        if not isinstance(command, str):
-            return "error: the command must be text"
         try:
             size = len(command.encode())
         except UnicodeEncodeError:

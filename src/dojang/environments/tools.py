@@ -6,8 +6,9 @@ import logging
 import reprlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dojang.core.errors import ConfigError, DojangError
 from dojang.core.user_code import describe_exception, message_of
@@ -27,6 +28,8 @@ _MOST_CHARS = 4000
 _MACHINERY = (EnvironmentFailed, DojangError, WorkerFailed, ConnectionError, TimeoutError)
 """Exceptions that are never the model's doing."""
 _SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+_TOO_MANY_REQUESTS = 429
+_SCHEMAS: WeakKeyDictionary[Callable[..., Any], Mapping[str, object]] = WeakKeyDictionary()
 _WARNED: set[tuple[str, type[BaseException]]] = set()
 _ORDINARY = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -48,8 +51,15 @@ def _function(tool: Callable[..., Any]) -> Callable[..., Any]:
     return getattr(tool, "__func__", tool)
 
 
-@lru_cache(maxsize=256)  # an environment may make its tools anew for every episode
 def _schema(function: Callable[..., Any]) -> Mapping[str, object]:
+    """Returns the schema of a function. It is kept as long as the function: those that an environment makes for one
+    episode hold the environment."""
+    if function not in _SCHEMAS:
+        _SCHEMAS[function] = _made_schema(function)
+    return _SCHEMAS[function]
+
+
+def _made_schema(function: Callable[..., Any]) -> Mapping[str, object]:
     from transformers.utils.chat_template_utils import get_json_schema
 
     try:
@@ -79,7 +89,8 @@ class ToolEnvironment(Environment):
         calls = parse_json_calls(reply.text) if reply.calls is None else reply.calls
         if not calls:
             return await self._answered(reply)
-        tools = {each.__name__: each for each in await in_thread(self.tools)}
+        found: Any = await in_thread(self.tools)
+        tools = {each.__name__: each for each in (await found if inspect.isawaitable(found) else found)}
         return [await self._result(tools, call) for call in calls]
 
     def answer(self, reply: Reply) -> StepResult | Awaitable[StepResult]:
@@ -128,20 +139,31 @@ def _wrong_call(tool: Callable[..., Any], arguments: Mapping[str, object]) -> st
 
 
 def is_outage(error: BaseException) -> bool:
-    """Returns whether an exception of a tool is a failure of the machinery: EnvironmentFailed, an error of dojang, or
-    an OSError that is not about a file, such as a refused connection or a full disk. Exceptions that it comes from
-    count, since clients of servers wrap theirs."""
+    """Returns whether an exception of a tool is a failure of the machinery: EnvironmentFailed, an error of dojang, an
+    error of the system that is not about a file, such as a refused connection or a full disk, or a server's answer
+    that it cannot serve now. Exceptions that it comes from count, since clients of servers wrap theirs."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, _MACHINERY) or (isinstance(seen, OSError) and not _about_file(seen)):
+        if isinstance(seen, _MACHINERY) or _of_system(seen) or _of_server(seen):
             return True
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return False
 
 
-def _about_file(error: OSError) -> bool:
-    """Returns whether an OSError may come from the name of a file that the model chose."""
-    return error.filename is not None and error.errno not in _SHORTAGES
+def _of_system(error: BaseException) -> bool:
+    """Returns whether the system refused something, and not because of the name of a file that the model chose. An
+    OSError without a number is that of a library, such as for an image that cannot be read."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return False
+    return error.filename is None or error.errno in _SHORTAGES
+
+
+def _of_server(error: BaseException) -> bool:
+    """Returns whether an exception of urllib, requests, httpx or a client built on them has a status that says that
+    the server failed, or has too many requests."""
+    names = ("status_code", "status", "code")
+    statuses = [getattr(of, name, None) for of in (error, getattr(error, "response", None)) for name in names]
+    return any(isinstance(each, int) and (each == _TOO_MANY_REQUESTS or 500 <= each < 600) for each in statuses)
 
 
 def _warn_once(name: str, error: BaseException) -> None:

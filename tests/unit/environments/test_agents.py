@@ -161,6 +161,23 @@ def test_a_context_or_a_number_of_turns_that_is_used_up_has_the_reward_so_far(pl
     assert "workflow.max_turns=3" in sample.verdict.detail
 
 
+@pytest.mark.parametrize("wrong", ["outage", "trace"])
+def test_a_failure_after_a_conversation_was_shortened_is_no_reward(play: Play, wrong: str) -> None:
+    """The context was used up once, which is not what ended the episode."""
+
+    def agent(problem: Problem, client: AgentClient) -> dojang.Step:
+        with pytest.raises(openai.BadRequestError, match="do not fit the context"):
+            ask(client, *["x" * 40] * 50)
+        if wrong == "trace":
+            return dojang.Step(reward=1.0, done=True, training_trace={"turns": "none"})
+        ask(client, "in short?")
+        raise ConnectionError("backend down")
+
+    group = play(agent, group_size=1, context=300)
+    assert group.samples == ()
+    assert all({"outage": "backend down", "trace": "turns"}[wrong] in each for each in group.judge_errors)
+
+
 def test_several_prompts_of_one_request_wait_for_the_other_agents_once(play: Play) -> None:
     def agent(problem: Problem, client: AgentClient) -> float:
         with openai.OpenAI(base_url=client.base_url, api_key=client.api_key, max_retries=0) as api:

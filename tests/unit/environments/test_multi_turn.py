@@ -1,17 +1,22 @@
 """Episodes of several turns: one token stream, rewards, failures that are no rewards."""
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment, Messages, Reply, Step, StepResult
+from dojang.environments.episode_start import start_episode
 from dojang.environments.multi_turn import EpisodeLimits, MultiTurn
+from dojang.environments.retry import RetryConfig
 from dojang.types import Group, Message, Outcome, Problem, Sampling, Verdict
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.section import RolloutPolicy
@@ -284,6 +289,43 @@ def test_a_constructor_that_hangs_exceeds_the_time_limit(play: Play) -> None:
     while len(closed) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(closed) == 3, "those that are made too late are closed"
+
+
+def test_an_environment_of_a_start_that_is_cancelled_is_closed(
+    problem: Problem, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    closed, started = [], threading.Event()
+    renderer = ChatRenderer(tokenizer, context=512, max_tokens=20)
+
+    class Slow(Countdown):
+        def reset(self, problem: Problem) -> Messages:
+            started.set()
+            time.sleep(0.5)
+            return "go"
+
+    async def cancel() -> None:
+        async def close(environment: Environment) -> None:
+            closed.append(environment)
+
+        starting = asyncio.ensure_future(start_episode(Slow, ExactTask(), problem, renderer, timeout_s=20, close=close))
+        await asyncio.to_thread(started.wait)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    asyncio.run(cancel())
+    assert len(closed) == 1
+
+
+def test_a_plain_text_prompt_is_refused_before_the_run_where_turns_follow(
+    problem: Problem, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    plain = replace(problem, messages=(Message("text", "2+2="),))
+    renderer = ChatRenderer(tokenizer, context=512, max_tokens=20)
+    check = partial(RetryConfig.check_start, task=ExactTask(), problems=[plain], renderer=renderer)
+    with pytest.raises(ConfigError, match=r"is plain text, .* set data.style=chat, or workflow.max_turns=1"):
+        asyncio.run(check(RetryConfig()))
+    asyncio.run(check(RetryConfig(max_turns=1)))
 
 
 def test_an_episode_ends_after_max_turns(play: Play) -> None:

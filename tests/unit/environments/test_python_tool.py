@@ -233,6 +233,11 @@ def test_code_blocks_add_to_the_question_and_the_stop_line() -> None:
 EXAMPLE = {"question": "2 * 3?", "code": "print(2 * 3)\n", "output": "6\n", "answer": "#### 6"}
 
 
+def test_a_share_without_examples_is_refused() -> None:
+    with pytest.raises(ValueError, match="examples_share is the share of problems with examples"):
+        PythonToolConfig(call_format="code_block", examples_share=0.5)
+
+
 def test_examples_are_turns_before_the_question_of_a_share_of_the_problems() -> None:
     section = PythonToolConfig.model_validate(
         {"call_format": "code_block", "examples": [EXAMPLE], "examples_share": 0.25}

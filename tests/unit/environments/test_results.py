@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dojang.environments.base import Step
 from dojang.environments.calls import EnvironmentFailed
@@ -36,6 +37,8 @@ def test_a_number_of_any_kind_ends_the_episode(found: Any) -> None:
         (np.array([1.0]), r"`step` returned reward array\(\[1.\]\), which is not a finite number"),
         (np.array([1.0, 2.0]), "which is not a finite number"),
         (np.array(["a"]), "which is not a finite number"),
+        (torch.tensor([0.5]), "which is not a finite number"),
+        (Step(reward=np.str_("5")), "which is not a number"),
         (10**400, "which is not a finite number"),
         (1e300, "at most 1e\\+30"),
         (float("inf"), "reward inf"),
@@ -73,6 +76,12 @@ def test_a_number_of_any_kind_ends_the_episode(found: Any) -> None:
 def test_a_result_that_cannot_be_used_is_a_failure(found: Any, said: str) -> None:
     with pytest.raises(EnvironmentFailed, match=said):
         as_step(found)
+
+
+def test_text_of_numpy_is_text() -> None:
+    """It can be read as a number."""
+    step = as_step(np.str_("5"))
+    assert (step.messages, step.reward, step.done) == ((Message("user", "5"),), 0.0, False)
 
 
 def test_an_agent_is_told_what_agents_may_return() -> None:

@@ -1,7 +1,13 @@
 """Tool calls: parsed exactly, answered in order, mistakes of the model told to it."""
 
 import asyncio
+import gc
+import io
+import socket
+import weakref
 from functools import partial
+from http.client import HTTPMessage
+from urllib.error import HTTPError
 
 import pytest
 
@@ -92,6 +98,10 @@ def wrapped(error: Exception, origin: BaseException) -> Exception:
     return error
 
 
+def http_error(status: int) -> Exception:
+    return HTTPError("http://127.0.0.1/page", status, "no", HTTPMessage(), None)
+
+
 class Unreadable(Exception):
     def __str__(self) -> str:
         raise AttributeError("no message")
@@ -105,10 +115,14 @@ FAILURES: dict[str, BaseException] = {
     "read": wrapped(ValueError("no such page"), KeyError("page")),
     "refused": ConnectionRefusedError(111, "Connection refused"),
     "timeout": TimeoutError(),
-    "no host": OSError("Name or service not known"),
+    "no host": socket.gaierror(-2, "Name or service not known"),
     "disk": OSError(28, "No space left on device", "/app/x"),
     "client": wrapped(RuntimeError("the request failed"), ConnectionResetError()),
     "unreadable": Unreadable(),
+    "image": io.UnsupportedOperation("not readable"),
+    "not found": http_error(404),
+    "unavailable": http_error(503),
+    "too many": http_error(429),
     "own": EnvironmentFailed("the simulator is gone"),
     "dojang": DataError("the corpus is gone"),
     "sandbox": WorkerFailed("the sandbox is gone"),
@@ -175,6 +189,8 @@ def test_mistakes_of_the_model_are_told_to_it(call: str, told: str) -> None:
         ("exit", "SystemExit"),
         ("surrogate", "error: fails raised ValueError"),
         ("read", "error: fails raised ValueError: no such page"),
+        ("image", "error: fails raised UnsupportedOperation: not readable"),
+        ("not found", "error: fails raised HTTPError: HTTP Error 404: no"),
         ("unreadable", "error: fails raised Unreadable: (its message cannot be read)"),
     ],
 )
@@ -185,7 +201,9 @@ def test_an_exception_of_a_tool_is_told_to_the_model(how: str, told: str) -> Non
     assert told in message.content
 
 
-@pytest.mark.parametrize("how", ["refused", "timeout", "no host", "disk", "client", "own", "dojang", "sandbox"])
+@pytest.mark.parametrize(
+    "how", ["refused", "timeout", "no host", "unavailable", "too many", "disk", "client", "own", "dojang", "sandbox"]
+)
 def test_an_outage_in_a_tool_is_a_failure(how: str) -> None:
     reply = Reply(f'<tool_call>{{"name": "fails", "arguments": {{"how": "{how}"}}}}</tool_call>', 0, 3)
     with pytest.raises(EnvironmentFailed) as caught:
@@ -242,6 +260,34 @@ def test_two_tools_of_one_name_are_refused() -> None:
 def test_objects_are_no_tools() -> None:
     with pytest.raises(ConfigError, match="it has no name; give a function or a method"):
         schemas_of([partial(add, 1)])
+
+
+def test_tools_may_be_asked_for_by_an_async_method() -> None:
+    class Async(ToolEnvironment):
+        async def tools(self):  # type: ignore[no-untyped-def, override]
+            return [add]
+
+    call = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
+    assert asyncio.run(Async().step(Reply(call, 0, 3))) == [Message("tool", "3", "add")]
+
+
+def test_environments_do_not_outlive_their_episode() -> None:
+    """Also if their tools hold them, as functions inside a method do."""
+
+    class Closure(ToolEnvironment):
+        def tools(self):  # type: ignore[no-untyped-def]
+            def own() -> str:
+                """Names the environment."""
+                return str(self)
+
+            return [own]
+
+    environment = Closure()
+    schemas_of(environment.tools())
+    kept = weakref.ref(environment)
+    del environment
+    gc.collect()
+    assert kept() is None
 
 
 def test_a_long_result_keeps_its_ends() -> None:
