@@ -14,12 +14,15 @@ from torch.nn import functional
 
 from dojang.core.errors import ModelError
 
-__all__ = ["Fp8Weight", "check_gpu"]
+__all__ = ["Fp8Weight", "check_gpu", "check_layers"]
 
 LARGEST = 448.0
+_REMEDY = "set rollout.engine.quantization=none"
 _SMALLEST_SCALE = 1e-12
 _MULTIPLE = 16
 """Sizes that the GPU's product supports are multiples of this."""
+_QUANTIZED_AT_ONCE = 2**24
+"""Elements of a weight, which take twelve bytes each meanwhile."""
 
 
 class Fp8Weight:
@@ -27,7 +30,8 @@ class Fp8Weight:
 
     def __init__(self, weight_FE: Tensor) -> None:
         if weight_FE.device.type == "cuda":
-            check_gpu(weight_FE.device, weight_FE.dtype, weight_FE.shape)
+            check_gpu(weight_FE.device)
+            check_layers(weight_FE.dtype, weight_FE.shape)
         self._bytes_FE = torch.empty_like(weight_FE, dtype=torch.float8_e4m3fn)
         self._scale_F = torch.empty(len(weight_FE), dtype=torch.float32, device=weight_FE.device)
         self._plain_FE: Tensor | None = None
@@ -35,10 +39,10 @@ class Fp8Weight:
         self.fill(weight_FE)
 
     def fill(self, weight_FE: Tensor) -> None:
-        """Quantize a new weight."""
-        bytes_FE, scale_F = quantized(weight_FE)
-        self._bytes_FE.copy_(bytes_FE)
-        self._scale_F.copy_(scale_F)
+        """Quantize a new weight, some rows at a time: it takes copies in float32, and memory may be nearly full."""
+        count = max(1, _QUANTIZED_AT_ONCE // weight_FE.shape[1])
+        for rows in (slice(first, first + count) for first in range(0, len(weight_FE), count)):
+            self._bytes_FE[rows], self._scale_F[rows] = quantized(weight_FE[rows])
         if weight_FE.device.type == "cpu":
             self._plain_FE = restored(self._bytes_FE, self._scale_F, weight_FE.dtype)
 
@@ -68,14 +72,17 @@ def restored(bytes_NE: Tensor, scale_N: Tensor, dtype: torch.dtype) -> Tensor:
     return (bytes_NE.float() * scale_N[:, None]).to(dtype)
 
 
-def check_gpu(device: torch.device, dtype: torch.dtype, sizes: Sequence[int]) -> None:
-    """Raises ModelError if a GPU has no such products for weights of a precision and these sizes."""
-    remedy = "set rollout.engine.quantization=none"
+def check_gpu(device: torch.device) -> None:
+    """Raises ModelError if a GPU has no such products."""
     if torch.cuda.get_device_capability(device) < (9, 0):
         name = torch.cuda.get_device_name(device)
-        raise ModelError(f"{name} has no FP8 products with a scale per row; {remedy}")
+        raise ModelError(f"{name} has no FP8 products with a scale per row; {_REMEDY}")
+
+
+def check_layers(dtype: torch.dtype, sizes: Sequence[int]) -> None:
+    """Raises ModelError if no GPU has such products for weights of a precision and these sizes."""
     if dtype is not torch.bfloat16:
         precision = str(dtype).removeprefix("torch.")
-        raise ModelError(f"FP8 on a GPU is for model.dtype=bfloat16, not {precision}; change it, or {remedy}")
+        raise ModelError(f"FP8 on a GPU is for model.dtype=bfloat16, not {precision}; change it, or {_REMEDY}")
     if odd := [size for size in sizes if size % _MULTIPLE]:
-        raise ModelError(f"FP8 needs layers of sizes that are multiples of {_MULTIPLE}, not {odd[0]}; {remedy}")
+        raise ModelError(f"FP8 needs layers of sizes that are multiples of {_MULTIPLE}, not {odd[0]}; {_REMEDY}")

@@ -4,18 +4,21 @@ A decode step that verifies guesses computes one more row for each, and samples 
 from one pass over the weights. Nothing is lost by it. Every token has its own random number (rng.py), so the token
 sampled from the model's logits is the same with a guess as without.
 
-What follows an n-gram is counted over the prompt and all samples of a request so far, also finished ones. The longest
-n-gram that was seen before decides; its commonest next token is guessed while that is probable enough.
+What follows an n-gram is counted over the end of the prompt and all samples of a request so far, also finished ones.
+The longest n-gram that was seen before decides; its commonest next token is guessed while that is probable enough.
+Tokens are counted when guesses are wanted first: most requests end before there is room for any.
 """
 
-from collections.abc import Callable
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from heapq import nlargest
 from weakref import WeakKeyDictionary
 
 from dojang.engine.sequence import Request, Sequence
 
-__all__ = ["NgramDrafts"]
+__all__ = ["NgramDrafts", "make_drafts"]
 
 _SIZES = (3, 2, 1)
 """Tokens of an n-gram, the longest first."""
@@ -24,8 +27,10 @@ _DOUBT = 0.5
 """Added to the number of times that an n-gram was seen, so that once is no certainty."""
 _LEAST_CHANCE = 0.1
 """Guesses less probable than this are left out."""
-_MOST_LEARNED = 2**17
-"""Tokens counted per request; each takes up to 800 bytes, fewer where text repeats itself."""
+_MOST_COUNTED = 2**19
+"""Tokens counted at a time, of all requests; each takes up to 800 bytes, fewer where text repeats itself."""
+_MOST_OF_PROMPT = 2048
+"""Tokens counted at the end of a prompt: counting takes 6 us a token, and each turn of a conversation is a prompt."""
 
 
 class NgramDrafts:
@@ -45,6 +50,7 @@ class NgramDrafts:
         many as there is room for."""
         if not self.has_room(len(running)):
             return [[] for _ in running]
+        self._count({seq.request for seq in running})
         found = [self._guess(seq, min(self._most, more - 1)) for seq, more in zip(running, left, strict=True)]
         chances = ((chance, -row) for row, guesses in enumerate(found) for _, chance in guesses)
         kept = [0] * len(running)
@@ -53,39 +59,73 @@ class NgramDrafts:
             kept[-row] += 1
         return [[token for token, _ in guesses[:count]] for guesses, count in zip(found, kept, strict=True)]
 
-    def learn(self, seq: Sequence, count: int) -> None:
-        """Count the last `count` tokens of a sequence."""
-        self._counts_of(seq.request).add(_last_tokens(seq, _LONGEST + count), count)
+    def learn(self, seq: Sequence) -> None:
+        """Have the tokens of a sequence counted, also those that it will get, once guesses are wanted."""
+        self._counts.setdefault(seq.request, _Counts()).learn(seq)
+
+    def forget(self, request: Request) -> None:
+        """Drop the counts of a request that was delivered."""
+        self._counts.pop(request, None)
+
+    def _count(self, requests: Iterable[Request]) -> None:
+        """Count the tokens that were sampled meanwhile."""
+        room = _MOST_COUNTED - sum(each.total for each in self._counts.values())
+        for request in requests:
+            room -= self._counts.setdefault(request, _Counts()).count(request, room)
 
     def _guess(self, seq: Sequence, most: int) -> list[tuple[int, float]]:
-        return self._counts_of(seq.request).guess(_last_tokens(seq, _LONGEST), most)
-
-    def _counts_of(self, request: Request) -> "_Counts":
-        if request not in self._counts:
-            self._counts[request] = found = _Counts()
-            found.add(request.prompt, len(request.prompt))
-        return self._counts[request]
+        return self._counts[seq.request].guess(_last_tokens(seq.request.prompt, seq.tokens, _LONGEST), most)
 
 
-def _last_tokens(seq: Sequence, count: int) -> list[int]:
-    """The last `count` tokens of the prompt and the sample."""
-    found = seq.tokens[-count:]
+def make_drafts(most: int, cheap_rows: Callable[[int], int]) -> NgramDrafts | None:
+    """Returns the guesses of an engine; None without any. Warns if no step has rows for them."""
+    if most and cheap_rows(1) == 1:
+        reason = "a step with guesses takes much longer on this processor in this precision"
+        warnings.warn(f"rollout.engine.speculative_tokens={most} has no effect: {reason}", RuntimeWarning, stacklevel=2)
+        return None
+    return NgramDrafts(most, cheap_rows) if most else None
+
+
+def _last_tokens(prompt: SequenceOf[int], tokens: SequenceOf[int], count: int) -> list[int]:
+    """The last `count` tokens of a prompt and a sample."""
+    found = list(tokens[-count:])
     missing = count - len(found)
-    return [*seq.request.prompt[-missing:], *found] if missing else found
+    return [*prompt[-missing:], *found] if missing else found
 
 
 class _Counts:
-    """How often which token followed an n-gram."""
+    """How often which token followed an n-gram, in the prompt and the samples of a request."""
 
     def __init__(self) -> None:
+        self.total = 0
+        """Tokens counted."""
         self._next: dict[tuple[int, ...], dict[int, int]] = {}
-        self._room = _MOST_LEARNED
+        self._samples: dict[int, list[int]] = {}
+        """Tokens of each sample, which grow. Not the sample: it would keep its request, and so these counts."""
+        self._counted = Counter[int]()
+        """Tokens counted of each sample."""
 
-    def add(self, tokens: SequenceOf[int], count: int) -> None:
+    def learn(self, seq: Sequence) -> None:
+        self._samples[seq.index] = seq.tokens
+
+    def count(self, request: Request, room: int) -> int:
+        """Count at most `room` tokens that are not counted yet; returns their number."""
+        before = self.total
+        if not before:
+            prompt = request.prompt[-min(room, _MOST_OF_PROMPT) :] if room > 0 else ()
+            self._add(prompt, len(prompt))
+        for index, tokens in self._samples.items():
+            done = self._counted[index]
+            new = min(len(tokens) - done, room - (self.total - before))
+            if new > 0:
+                self._counted[index] = done + new
+                context = _last_tokens(request.prompt, tokens[max(0, done - _LONGEST) : done], _LONGEST)
+                self._add([*context, *tokens[done : done + new]], new)
+        return self.total - before
+
+    def _add(self, tokens: SequenceOf[int], count: int) -> None:
         """Count the last `count` tokens, each with those before it."""
-        self._room -= count
-        if self._room < 0:
-            return
+        self.total += count
         for at in range(len(tokens) - count, len(tokens)):
             for size in _SIZES:
                 if at >= size:

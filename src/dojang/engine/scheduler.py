@@ -33,7 +33,7 @@ from dojang.engine.decode import SampledTokens, StepInputs, sample
 from dojang.engine.decoder import Decoder
 from dojang.engine.kv_cache import Budget, KvCache, Prefix
 from dojang.engine.kv_cache_size import pages_for
-from dojang.engine.ngram_drafts import NgramDrafts
+from dojang.engine.ngram_drafts import make_drafts
 from dojang.engine.prefix_cache import PrefixCache
 from dojang.engine.sequence import Request, Sequence
 from dojang.engine.stop_criteria import StopCriteria
@@ -76,8 +76,7 @@ class Scheduler:
         speculative_tokens: int = 0,
     ) -> None:
         """`budget` of the KV cache, and bytes of `prefix_cache`, which come on top."""
-        self._decoder = decoder
-        self._stop_criteria = stop_criteria
+        self._decoder, self._stop_criteria = decoder, stop_criteria
         self._chunk = prefill_chunk_tokens or default_prefill_chunk(gpu=decoder.fused)
         self.context = min(context or decoder.shape.context, decoder.shape.context)
         self.version = 0
@@ -95,7 +94,7 @@ class Scheduler:
         self._runner, self._prefill_attention = make_backend(decoder, cache, max_num_seqs)
         self._prefix_cache = PrefixCache(prefix_cache // cache.page_bytes, cache.drop)
         cache.on_pressure = self._prefix_cache.evict_oldest
-        self._drafts = NgramDrafts(speculative_tokens, decoder.cheap_rows) if speculative_tokens else None
+        self._drafts = make_drafts(speculative_tokens, decoder.cheap_rows)
         self.preempted = 0
         """Sequences that were preempted so far."""
         self._waiting = WaitingQueue(cache, self._prefix_cache)
@@ -369,7 +368,7 @@ class Scheduler:
         for (seq, row, tokens, logps, plains), (count, finish) in zip(updates, stops, strict=True):
             seq.append(tokens[:count], logps[:count], plains[:count], self.version)
             if self._drafts:
-                self._drafts.learn(seq, count)
+                self._drafts.learn(seq)
             if finish:
                 finished[row] = finish
         for row in sorted(finished, reverse=True):  # the last row takes the place of one that is removed
@@ -388,10 +387,11 @@ class Scheduler:
         self._prefix_cache.put(conversation, (seq.request.prompt + tuple(seq.tokens))[:-1], pages[:used])
 
     def _finish(self, seq: Sequence, finish: Finish) -> None:
-        request = seq.request
-        text = self._stop_criteria.text(seq.tokens, request.sampling)
+        request, text = seq.request, self._stop_criteria.text(seq.tokens, seq.request.sampling)
         request.finished[seq.index] = seq.completion(text, finish, self.version)
         if len(request.finished) == request.n:
+            if self._drafts:
+                self._drafts.forget(request)
             request.deliver(request)
 
 

@@ -290,8 +290,10 @@ class TorchEngine:
         try:
             with self._scheduler.updating_weights(update.version):  # steps in flight have ended
                 started = time.monotonic()
-                apply_update(update, self._scheduler.weights, expected)  # waits for the GPU
-                self._pause_s = time.monotonic() - started
+                apply_update(update, self._scheduler.weights, expected)
+            if self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()
+            self._pause_s = time.monotonic() - started  # with what follows from the weights, such as those in 8 bits
         except BaseException as error:
             self._dirty = f"the update to version {update.version} failed ({type(error).__name__}: {error})"
             self._fail(RuntimeError(self._dirty))

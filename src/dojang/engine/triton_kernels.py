@@ -255,6 +255,7 @@ def _quantize_rows_kernel(x_at, bytes_at, scale_at, size, BLOCK: tl.constexpr):
     inside = at < size
     x = tl.load(x_at + row * size + at, inside, 0.0).to(tl.float32)
     scale = tl.maximum(tl.max(tl.abs(x), 0), 1e-12) / 448.0
+    scale = tl.where(tl.max((x != x).to(tl.int32), 0) > 0, float("nan"), scale)  # tl.max leaves NaN out
     scaled = tl.minimum(tl.maximum(x / scale, -448.0), 448.0)
     tl.store(bytes_at + row * size + at, scaled.to(bytes_at.dtype.element_ty), inside)
     tl.store(scale_at + row, scale)

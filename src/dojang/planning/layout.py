@@ -44,6 +44,8 @@ class Layout:
     """Rollout workers on a Ray cluster. Those without room wait, and the run goes on."""
     fp8: bool = False
     """Whether engines compute in 8 bits."""
+    precision: str = "bfloat16"
+    """Precision of the other computations on GPUs."""
 
     def of(self, role: str) -> "Layout":
         """The same machines with the processes of one role."""
@@ -64,7 +66,11 @@ class Layout:
     @property
     def unsupported(self) -> str:
         """Why the run's engine is not supported on this machine; empty if it is."""
-        if not self.fp8 or self.gpu is None or self.gpu.fp8:
+        if not self.fp8 or self.gpu is None:
+            return ""
+        if self.precision != "bfloat16":
+            return f"rollout.engine.quantization=fp8 on a GPU is for model.dtype=bfloat16, not {self.precision}"
+        if self.gpu.fp8:
             return ""
         needed = "a GPU of compute capability 9.0 (H100 or later)"
         return f"rollout.engine.quantization=fp8 needs {needed}, not {self.gpu.name}"
@@ -141,7 +147,8 @@ class Layout:
 def make_layout(config: RunConfig, instance: Instance, nodes: int, ranks: int | None = None) -> Layout:
     """Chooses the layout. All GPUs train; with rollout.engine=remote half of them, and the others run servers. Without
     GPUs, one process. On Ray the recipe sets the numbers of trainers and engines."""
-    return replace(_make_layout(config, instance, nodes, ranks), fp8=config.rollout.engine.fp8)
+    precision = "bfloat16" if config.model.dtype == "auto" else config.model.dtype
+    return replace(_make_layout(config, instance, nodes, ranks), fp8=config.rollout.engine.fp8, precision=precision)
 
 
 def _make_layout(config: RunConfig, instance: Instance, nodes: int, ranks: int | None) -> Layout:

@@ -59,6 +59,9 @@ def test_a_gpu_needs_the_products(tmp_path: Path, gpu: None, monkeypatch: pytest
     check_fp8(config(even))
     with pytest.raises(ModelError, match=r"FP8 on a GPU is for model\.dtype=bfloat16, not float32"):
         check_fp8(config(even, "model.dtype=float32"))
+    with pytest.raises(ModelError, match=r"FP8 on a GPU is for model\.dtype=bfloat16, not float32"):
+        check_fp8(config(even, "runtime=ray", "runtime.gpus=1", "model.dtype=float32"))
+    check_fp8(config(even, "runtime=ray", "model.dtype=float32"))  # its nodes may have no GPUs
     odd = saved(tmp_path / "odd", **{**settings, "intermediate_size": 90})
     with pytest.raises(ModelError, match=r"multiples of 16, not 90"):
         check_fp8(config(odd))

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.errors import ModelError
+from dojang.engine import fp8
 from dojang.engine.config import EngineParts, TorchEngineConfig
 from dojang.engine.fp8 import Fp8Weight, quantized, restored
 from dojang.engine.torch_engine import TorchEngine
@@ -42,6 +43,16 @@ def test_a_weight_is_filled_where_it_is() -> None:
     weight.fill(second)
     assert weight._bytes_FE.data_ptr() == address
     assert torch.equal(weight.product(x, None), Fp8Weight(second).product(x, None))
+
+
+def test_a_weight_is_quantized_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(37, 16)
+    whole = Fp8Weight(weight)
+    monkeypatch.setattr(fp8, "_QUANTIZED_AT_ONCE", 100)
+    parts = Fp8Weight(weight)
+    assert torch.equal(parts._bytes_FE.view(torch.uint8), whole._bytes_FE.view(torch.uint8))
+    assert torch.equal(parts._scale_F, whole._scale_F)
 
 
 def logprobs(model: PreTrainedModel, prompt: tuple[int, ...], completion: Completion) -> Tensor:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.engine import ngram_drafts
 from dojang.engine.decoder import Decoder
 from dojang.engine.kv_cache import Prefix
-from dojang.engine.ngram_drafts import NgramDrafts
+from dojang.engine.ngram_drafts import NgramDrafts, make_drafts
 from dojang.engine.sequence import Request
 from dojang.engine.sequence import Sequence as Sample
 from dojang.engine.torch_engine import TorchEngine
@@ -37,7 +37,7 @@ def samples(prompt: Sequence[int], *texts: Sequence[int]) -> list[Sample]:
 def drafts_of(running: Sequence[Sample], most: int = 4, rows: int = 32, left: int = 50) -> list[list[int]]:
     drafts = NgramDrafts(most, lambda running: rows)
     for seq in running:
-        drafts.learn(seq, len(seq.tokens))
+        drafts.learn(seq)
     return drafts.draft(running, [left] * len(running))
 
 
@@ -70,9 +70,39 @@ def test_rows_are_given_to_the_most_probable_guesses() -> None:
 
 
 def test_counting_ends_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngram_drafts, "_MOST_LEARNED", 10)
+    monkeypatch.setattr(ngram_drafts, "_MOST_COUNTED", 10)
     assert drafts_of(samples([1, 2, 3, 4], [1, 2])) == [[3, 4, 1, 2]]
-    assert drafts_of(samples([1, 2, 3, 4] * 3, [1, 2])) == [[]]
+    assert drafts_of(samples([1, 2, 3, 4], [5, 6, 7, 8, 20, 21, 20])) == [[21]]
+    assert drafts_of(samples([1, 2, 3, 4], [5, 6, 7, 8, 9, 10, 20, 21, 20])) == [[]]
+
+
+def test_only_the_end_of_a_prompt_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation is a new prompt in every turn."""
+    monkeypatch.setattr(ngram_drafts, "_MOST_OF_PROMPT", 4)
+    assert drafts_of(samples([1, 2, 3, 4, 5, 6, 7, 8], [5])) == [[6, 7, 8, 5]]
+    assert drafts_of(samples([1, 2, 3, 4, 5, 6, 7, 8], [1, 2])) == [[]]
+
+
+def test_guesses_that_can_never_be_made_are_warned_of() -> None:
+    with pytest.warns(RuntimeWarning, match="speculative_tokens=4 has no effect"):
+        assert make_drafts(4, lambda running: running) is None
+    assert make_drafts(0, lambda running: running) is None
+    assert isinstance(make_drafts(4, lambda running: 3), NgramDrafts)
+
+
+def test_tokens_are_counted_once_and_forgotten_with_their_request() -> None:
+    drafts = NgramDrafts(4, lambda running: 32)
+    first, second = samples([1, 2, 3], [4], [2])
+    drafts.learn(first)
+    drafts.learn(second)
+    assert drafts.draft([second], [50]) == [[3, 4]]
+    (counts,) = drafts._counts.values()
+    assert counts.total == 5
+    first.tokens += [5, 6]
+    assert drafts.draft([second], [50]) == [[3, 4, 5, 6]], "also what was sampled since"
+    assert counts.total == 7
+    drafts.forget(first.request)
+    assert not drafts._counts
 
 
 @pytest.fixture
@@ -184,7 +214,10 @@ class ForcedGuesses:
     def draft(self, running: Sequence[Sample], left: Sequence[int]) -> list[list[int]]:
         return [self._guess[: more - 1] for more in left]
 
-    def learn(self, seq: Sample, count: int) -> None:
+    def learn(self, seq: Sample) -> None:
+        pass
+
+    def forget(self, request: Request) -> None:
         pass
 
 
@@ -242,3 +275,5 @@ def test_rows_that_cost_hardly_anything(micro_model: Callable[..., PreTrainedMod
     assert [decoder.cheap_rows(count) for count in (1, 16, 17)] == [16, 16, 32]
     decoder.row_multiple, decoder.dtype = 1, torch.bfloat16
     assert decoder.cheap_rows(1) == 1
+    decoder.row_multiple, decoder._wide = 16, True
+    assert decoder.cheap_rows(1) == 1, "the head's product is not padded"

@@ -62,6 +62,14 @@ def test_gpus_without_fp8_are_refused() -> None:
             assert estimate(asked, INSTANCES[instance]).fit == "no"
 
 
+def test_fp8_in_another_precision_is_refused_on_gpus() -> None:
+    asked = subject("smollm2-gsm8k", "rollout.engine.quantization=fp8", "model.dtype=float32")
+    (said,) = [each.said for each in found(asked, "h200") if "fp8" in each.said]
+    assert said == "rollout.engine.quantization=fp8 on a GPU is for model.dtype=bfloat16, not float32"
+    assert estimate(asked, INSTANCES["h200"]).fit == "no"
+    assert not [each.said for each in found(asked, "c7i.4xlarge") if "model.dtype" in each.said]
+
+
 def test_a_run_that_does_not_fit_is_reported_with_settings_that_help() -> None:
     large = ("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "rollout.prompts_per_step=16", "algo.kl_coef=0.1")
     asked = subject(*large, "train.max_tokens_per_microbatch=24576")
