@@ -21,7 +21,7 @@ def dojang(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_untrained_model_uses_the_tool_after_an_example(smollm2: Path, tmp_path: Path) -> None:
-    shown = ["--recipe", RECIPE, "workflow.examples_share=1", "--problems", "2", "--output", str(tmp_path / "out")]
+    shown = ["--recipe", RECIPE, "--problems", "2", "--output", str(tmp_path / "out")]
     result = dojang("eval", str(smollm2), *shown)
     assert result.returncode == 0, result.stdout + result.stderr
     (found,) = json.loads((tmp_path / "out" / "results.json").read_text())["results"]
