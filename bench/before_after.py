@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dojang_process import SOURCE, curve, dojang, train
+from dojang_process import SOURCE, curve, dojang, keep_command, keep_training, train
 from machine import machine
 
 WORK, RUN = "work", "run"
@@ -34,16 +34,6 @@ def named(text: str) -> tuple[str, list[str]]:
     if not (name.isidentifier() and colon and arguments.split()):
         raise argparse.ArgumentTypeError(f"{text!r} must have the form 'NAME: ARGUMENTS of dojang eval'")
     return name, shlex.split(arguments)
-
-
-def keep_command(path: Path, command: list[str]) -> None:
-    """Writes the command of a run or an evaluation. Exits if the results there are those of another one: they are not
-    made again, and result.json would say that this command made them."""
-    if path.exists() and (known := json.loads(path.read_text())) != command:
-        raise SystemExit(
-            f"{path.parent} has results of {' '.join(known)!r}, not of {' '.join(command)!r}; choose another directory"
-        )
-    path.write_text(json.dumps(command) + "\n")
 
 
 def evaluate(folder: Path, model: str, arguments: list[str]) -> None:
@@ -100,16 +90,15 @@ def main() -> None:
         base = load(options.recipe, settings).model.name
     except DojangError as error:
         raise SystemExit(str(error)) from None
-    work.mkdir(parents=True, exist_ok=True)
-    keep_command(work / "train.json", [options.recipe, *settings])
+    keep_training(options.recipe, work / RUN, *settings)
     for name, arguments in options.eval:
         command = [base, *arguments]
-        keep_command(work / f"eval-{name}.json", command)
+        keep_command(work / f"eval-{name}.json", command, work / f"before-{name}")
         if options.base and not (work / f"before-{name}").exists():
             theirs = options.base.resolve() / WORK
             if not (theirs / f"before-{name}" / "results.json").exists():
                 raise SystemExit(f"--base {options.base} has no finished evaluation {name!r} of the base model")
-            keep_command(theirs / f"eval-{name}.json", command)
+            keep_command(theirs / f"eval-{name}.json", command, theirs / f"before-{name}")
             (work / f"before-{name}").symlink_to(theirs / f"before-{name}")
     for name, arguments in options.eval:
         evaluate(work / f"before-{name}", base, arguments)

@@ -4,7 +4,8 @@
 
 Each pair of runs trains dojang-tiny on the CPU, on the same problems with as many samples: sums of two digits, which it
 learns, and sums of more digits, which stay too hard. Held-out problems are other sums of two digits. OUT_DIR keeps the
-problems and the runs; finished runs are not repeated. Settings after the options go to the runs.
+problems and the runs; finished runs are not repeated. Settings after the options go to the runs; an OUT_DIR with runs
+of other settings is refused.
 """
 
 import argparse

@@ -8,6 +8,7 @@ weights, on worked sums (supervised fine-tuning). Then two runs start from the s
 one learns from rewards, with the same problems, samples and optimizer. Settings after the options go to both of them.
 
 OUT_DIR gets distillation.json (figures and curves), distillation.png and the run directories. Nothing is downloaded.
+Finished runs are not repeated; an OUT_DIR with runs of other settings is refused.
 """
 
 import json
@@ -34,7 +35,9 @@ def make_teacher(folder: Path, hidden: int, layers: int) -> Path:
     config.update({**sizes, "num_attention_heads": hidden // 32, "num_key_value_heads": hidden // 32, "head_dim": 32})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    path = folder / "untrained"
+    path = (
+        folder / f"untrained-{hidden}x{layers}"
+    )  # a setting of the teacher's run, which is not reused for another size
     model.save_pretrained(path)
     AutoTokenizer.from_pretrained(source).save_pretrained(path)
     return path

@@ -26,14 +26,35 @@ def dojang(log: Path, *arguments: str) -> None:
         raise SystemExit(f"dojang {shown} ended with {ended.returncode}:\n{log.read_text()[-3000:]}")
 
 
+def keep_command(path: Path, command: list[str], *results: Path) -> None:
+    """Writes the command that makes the results to `path`. Exits if some are there and another command made them: they
+    are not made again, and would be reported as those of this command."""
+    known = json.loads(path.read_text()) if path.exists() else []
+    if known != command and (found := next((each for each in results if each.exists()), None)):
+        made = repr(" ".join(known)) if known else "an unknown command"
+        raise SystemExit(f"{found} has results of {made}, not of {' '.join(command)!r}; choose another directory")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(command) + "\n")
+
+
+def keep_training(recipe: str, directory: Path, *settings: str) -> None:
+    """Exits if the run in `directory` has another recipe or other settings; `train` checks this itself."""
+    keep_command(_beside(directory, "json"), [recipe, *settings], directory)
+
+
 def train(recipe: str, directory: Path, *settings: str) -> dict[str, Any]:
     """Trains, and returns the run's summary. A finished run is not repeated, one that broke off goes on."""
+    keep_training(recipe, directory, *settings)
     summary = directory / "summary.json"
     if not summary.exists() or json.loads(summary.read_text())["status"] != "finished":
         resume = ["--resume"] if directory.is_dir() else []
-        dojang(directory.with_suffix(".log"), "train", recipe, *settings, "--run-dir", str(directory), *resume)
+        dojang(_beside(directory, "log"), "train", recipe, *settings, "--run-dir", str(directory), *resume)
     found: dict[str, Any] = json.loads(summary.read_text())
     return found
+
+
+def _beside(directory: Path, suffix: str) -> Path:
+    return directory.with_name(f"{directory.name}.{suffix}")  # not with_suffix: names may have a dot, as in keep-12.5
 
 
 def curve(directory: Path, name: str) -> dict[int, float]:

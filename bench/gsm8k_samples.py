@@ -43,12 +43,13 @@ async def timed_samples(
     prompts: Sequence[tuple[int, ...]],
     sampling: Sampling,
     samples: int,
-    warm: Callable[[], None] = lambda: None,
+    warmed: Callable[[], None] = lambda: None,
 ) -> tuple[list[list[Completion]], float]:
     """Samples every prompt `samples` times, one prompt after the other; returns the samples and the seconds, and closes
-    the engine. Before that it samples once to compile and capture graphs, and calls `warm`."""
-    await engine.generate(prompts[0], samples, Sampling(1.0, 40, seed=99))
-    warm()
+    the engine. Before that it samples the first prompt, to the same length, and calls `warmed`. Samples that end early
+    leave smaller batches, whose CUDA graphs would otherwise be captured in the measured time."""
+    await engine.generate(prompts[0], samples, Sampling(sampling.temperature, sampling.max_tokens, seed=99))
+    warmed()
     started = time.perf_counter()
     found = []
     for at, prompt in enumerate(prompts):

@@ -5,7 +5,8 @@
 The directory --data has gsm8k/ (train.jsonl and test.jsonl), and mbpp/, humaneval/ and code_contests_easy/ as `dojang
 data prepare` writes them. A measurement is started if its estimated seconds on one H200 are left; each has its results
 and its log in OUT_DIR. The command can be given again: what is finished is not repeated, and what broke off goes on
-(beside-trl is refused then: remove its directory). OUT_DIR/status.json tells how each one ended; the exit code is 0 if
+(beside-trl is refused then: remove its directory); an OUT_DIR with results of other commands, or of another --data, is
+refused. OUT_DIR/status.json tells how each one ended; the exit code is 0 if
 all are finished.
 """
 
@@ -19,15 +20,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from dojang_process import environment
+from dojang_process import environment, keep_command
 
 BENCH = Path(__file__).resolve().parent
 FINISHED = "finished"
 _FOLDER = re.compile(r"\b(?:OUT|DATA)(?=/)")
-BESIDE_TRL = (
-    *("rollout.prompts_per_step=32", "rollout.engine.kv_cache_gb=16", "train.warmup_steps=2"),
-    *("train.schedule=constant", "train.min_lr_ratio=0", "--steps", "8", "--trl-batch", "16", "--problems", "1319"),
-)
 
 
 @dataclass(frozen=True)
@@ -47,102 +44,109 @@ def before_after(name: str, recipe: str, *settings: str, **evaluations: str) -> 
     return ("bench/before_after.py", f"OUT/{name}", "--recipe", recipe, *settings, *named)
 
 
-SHOTS = "--data gsm8k=DATA/gsm8k --shots 0,2,4,8 rollout.engine.kv_cache_gb=8"
-QLORA, TOOL = "gsm8k-qwen2.5-coder-1.5b-qlora", "python-tool-1.5b"
+EVAL_GSM8K = "--data gsm8k=DATA/gsm8k"
+SHOTS = f"{EVAL_GSM8K} --shots 0,2,4,8 rollout.engine.kv_cache_gb=8"
+EVAL_MBPP = "--recipe mbpp-1.5b --data DATA/mbpp,DATA/humaneval --max-tokens 512"
 NO_CHECKPOINTING = "train.gradient_checkpointing=false"
+BY_REWARD = "checkpoint.metric=critic/rewards/mean"
 TEACHER = "OUT/distillation-teacher"
+
+QLORA = before_after(
+    "qlora",
+    "gsm8k-qwen2.5-coder-1.5b-qlora",
+    "data.path=DATA/gsm8k",
+    "steps=120",
+    "rollout.engine.kv_cache_gb=8",
+    NO_CHECKPOINTING,
+    "train.max_tokens_per_microbatch=16384",
+    "checkpoint.every=60",
+    shots=f"--recipe gsm8k-qwen2.5-coder-1.5b-qlora {SHOTS}",
+)
+CODER_TESTER = (
+    "train",
+    "coder-tester-1.5b",
+    "data.path=DATA/mbpp",
+    "judge.workers=10",
+    "eval.problems=256",
+    "train.max_tokens_per_microbatch=8192",
+    "--run-dir",
+    "OUT/coder-tester",
+)
+BESIDE_TRL = (
+    "bench/trl_grpo.py",
+    "gsm8k-qwen2.5-coder-1.5b",
+    "data.path=DATA/gsm8k",
+    "rollout.prompts_per_step=32",
+    "rollout.engine.kv_cache_gb=16",
+    "train.warmup_steps=2",
+    "train.schedule=constant",
+    "train.min_lr_ratio=0",
+    "--steps=8",
+    "--trl-batch=16",
+    "--problems=1319",
+    "--stages=dojang-sync,trl,eval",
+    "--output=OUT/beside-trl",
+)
+DISTILLATION = before_after(
+    "distillation",
+    "gsm8k-smollm2-distill",
+    "data.path=DATA/gsm8k",
+    "steps=150",
+    "rollout.engine.kv_cache_gb=3",
+    "train.max_tokens_per_microbatch=16384",
+    f"distillation.teacher={TEACHER}",
+    greedy=f"--recipe smollm2-gsm8k {EVAL_GSM8K} --shots 0 --max-tokens 320 rollout.engine.kv_cache_gb=3",
+)
+PYTHON_TOOL = before_after(
+    "python-tool",
+    "python-tool-1.5b",
+    "data.path=DATA/gsm8k",
+    "rollout.engine.kv_cache_gb=16",
+    NO_CHECKPOINTING,
+    BY_REWARD,
+    greedy=f"--recipe python-tool-1.5b {EVAL_GSM8K} rollout.engine.kv_cache_gb=16",
+)
+GSM8K = before_after(
+    "gsm8k",
+    "gsm8k-qwen2.5-coder-1.5b",
+    "data.path=DATA/gsm8k",
+    "rollout.engine.kv_cache_gb=10",
+    "checkpoint.every=100",
+    BY_REWARD,
+    shots=f"--recipe gsm8k-qwen2.5-coder-1.5b {SHOTS}",
+)
+MBPP = before_after(
+    "mbpp",
+    "mbpp-1.5b",
+    "data.path=DATA/mbpp",
+    "rollout.engine.kv_cache_gb=10",
+    NO_CHECKPOINTING,
+    BY_REWARD,
+    greedy=EVAL_MBPP,
+    sampled=f"{EVAL_MBPP} --samples 4",
+)
+CODEFU = before_after(
+    "codefu",
+    "codefu-1.5b",
+    "data.path=DATA/code_contests_easy",
+    "judge.workers=12",
+    "steps=36",
+    "rollout.engine.kv_cache_gb=14",
+    BY_REWARD,
+    held_out="--recipe codefu-1.5b data.path=DATA/code_contests_easy --samples 8",
+    humaneval="--recipe codefu-1.5b --data DATA/humaneval",
+)
+EXPORT_TEACHER = ("export", "OUT/qlora/work/run", TEACHER, "--which", "last")
+
 MEASUREMENTS = {
-    "qlora": Measurement(
-        560,
-        (
-            before_after(
-                *(
-                    "qlora",
-                    QLORA,
-                    "data.path=DATA/gsm8k",
-                    "steps=120",
-                    "rollout.engine.kv_cache_gb=8",
-                    NO_CHECKPOINTING,
-                ),
-                *("train.max_tokens_per_microbatch=16384", "checkpoint.every=60"),
-                shots=f"--recipe {QLORA} {SHOTS}",
-            ),
-        ),
-    ),
-    "coder-tester": Measurement(
-        450,
-        (
-            (
-                *("train", "coder-tester-1.5b", "data.path=DATA/mbpp", "judge.workers=10", "eval.problems=256"),
-                *("train.max_tokens_per_microbatch=8192", "--run-dir", "OUT/coder-tester"),
-            ),
-        ),
-    ),
-    "beside-trl": Measurement(
-        400,
-        (
-            (
-                *("bench/trl_grpo.py", "gsm8k-qwen2.5-coder-1.5b", "data.path=DATA/gsm8k", *BESIDE_TRL),
-                *("--stages", "dojang-sync,trl,eval", "--output", "OUT/beside-trl"),
-            ),
-        ),
-    ),
-    "distillation": Measurement(
-        350,
-        (
-            ("export", "OUT/qlora/work/run", TEACHER, "--which", "last"),
-            before_after(
-                *("distillation", "gsm8k-smollm2-distill", "data.path=DATA/gsm8k", "steps=150"),
-                *("rollout.engine.kv_cache_gb=3", "train.max_tokens_per_microbatch=16384"),
-                f"distillation.teacher={TEACHER}",
-                greedy="--recipe smollm2-gsm8k --data gsm8k=DATA/gsm8k --shots 0 --max-tokens 320 "
-                "rollout.engine.kv_cache_gb=3",
-            ),
-        ),
-        needs="qlora",
-    ),
-    "python-tool": Measurement(
-        420,
-        (
-            before_after(
-                *("python-tool", TOOL, "data.path=DATA/gsm8k", "rollout.engine.kv_cache_gb=16", NO_CHECKPOINTING),
-                *("checkpoint.metric=critic/rewards/mean",),
-                greedy=f"--recipe {TOOL} --data gsm8k=DATA/gsm8k rollout.engine.kv_cache_gb=16",
-            ),
-        ),
-    ),
-    "gsm8k": Measurement(
-        600,
-        (
-            before_after(
-                *("gsm8k", "gsm8k-qwen2.5-coder-1.5b", "data.path=DATA/gsm8k", "rollout.engine.kv_cache_gb=10"),
-                *("checkpoint.every=100", "checkpoint.metric=critic/rewards/mean"),
-                shots=f"--recipe gsm8k-qwen2.5-coder-1.5b {SHOTS}",
-            ),
-        ),
-    ),
-    "mbpp": Measurement(
-        700,
-        (
-            before_after(
-                *("mbpp", "mbpp-1.5b", "data.path=DATA/mbpp", "rollout.engine.kv_cache_gb=10", NO_CHECKPOINTING),
-                *("checkpoint.metric=critic/rewards/mean",),
-                greedy="--recipe mbpp-1.5b --data DATA/mbpp,DATA/humaneval --max-tokens 512",
-                sampled="--recipe mbpp-1.5b --data DATA/mbpp,DATA/humaneval --max-tokens 512 --samples 4",
-            ),
-        ),
-    ),
-    "codefu": Measurement(
-        1000,
-        (
-            before_after(
-                *("codefu", "codefu-1.5b", "data.path=DATA/code_contests_easy", "judge.workers=12", "steps=36"),
-                *("rollout.engine.kv_cache_gb=14", "checkpoint.metric=critic/rewards/mean"),
-                held_out="--recipe codefu-1.5b data.path=DATA/code_contests_easy --samples 8",
-                humaneval="--recipe codefu-1.5b --data DATA/humaneval",
-            ),
-        ),
-    ),
+    "qlora": Measurement(560, (QLORA,)),
+    "coder-tester": Measurement(450, (CODER_TESTER,)),
+    "beside-trl": Measurement(400, (BESIDE_TRL,)),
+    "distillation": Measurement(350, (EXPORT_TEACHER, DISTILLATION), needs="qlora"),
+    "python-tool": Measurement(420, (PYTHON_TOOL,)),
+    "gsm8k": Measurement(600, (GSM8K,)),
+    "mbpp": Measurement(700, (MBPP,)),
+    "codefu": Measurement(1000, (CODEFU,)),
 }
 
 
@@ -166,6 +170,12 @@ def missing_data(measurement: Measurement, data: Path) -> list[str]:
     """Datasets of a measurement that are not there."""
     text = " ".join(part for command in measurement.commands for part in command)
     return sorted({name for name in re.findall(r"\bDATA/(\w+)", text) if not (data / name).is_dir()})
+
+
+def keep_commands(name: str, out: Path, data: Path) -> None:
+    """Exits if the results of a measurement are those of other commands or other datasets."""
+    commands = [shlex.join(command) for command in MEASUREMENTS[name].commands]
+    keep_command(out / f"{name}.json", [f"DATA={data}", *commands], out / f"{name}.log")
 
 
 def measure(measurement: Measurement, out: Path, data: Path, log: Path) -> int:
@@ -219,6 +229,8 @@ def main() -> None:
         parser.error(f"{out} cannot be made: {error.strerror}")
     path, end = out / "status.json", time.monotonic() + 60 * options.minutes
     status: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    for name in names:
+        keep_commands(name, out, data)
     for name in names:
         if status.get(name) != FINISHED:
             status[name] = play(name, status, end - time.monotonic(), out, data)

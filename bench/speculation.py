@@ -26,7 +26,7 @@ from shapes import fast_dtype
 
 @dataclass
 class Decoded:
-    """What an engine decoded in one round."""
+    """Samples of one round, with the decode steps and guesses they took."""
 
     seconds: float = 0.0
     texts: list[tuple[int, ...]] = field(default_factory=list)
@@ -40,9 +40,13 @@ class Decoded:
 
 
 def counted(engine: TorchEngine, found: Decoded) -> None:
-    """Counts steps and guesses from now on."""
+    """Counts steps and guesses from now on. On a GPU most steps without guesses start in `continue_decoding`."""
     runner = engine._scheduler._runner
-    decode = runner.decode
+    decode, continue_decoding = runner.decode, runner.continue_decoding
+
+    def count_continued(kept: Any, rows: Any, inputs: StepInputs) -> Any:
+        found.steps += len(inputs.uniform_RN)
+        return continue_decoding(kept, rows, inputs)
 
     def count(tokens: Any, positions: Any, inputs: StepInputs) -> Any:
         found.steps += len(inputs.uniform_RN) if not any(inputs.drafts) else 1
@@ -59,6 +63,7 @@ def counted(engine: TorchEngine, found: Decoded) -> None:
         return wait
 
     runner.decode = count  # type: ignore[method-assign]
+    runner.continue_decoding = count_continued  # type: ignore[method-assign]
 
 
 def play(
@@ -79,8 +84,8 @@ def play(
         speculative_tokens=guesses,
     )
     found = Decoded()
-    warm = partial(counted, engine, found)
-    groups, found.seconds = asyncio.run(timed_samples(engine, prompts, sampling, sequences, warm))
+    warmed = partial(counted, engine, found)
+    groups, found.seconds = asyncio.run(timed_samples(engine, prompts, sampling, sequences, warmed))
     found.texts = [each.tokens for group in groups for each in group]
     return found
 

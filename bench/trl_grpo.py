@@ -5,7 +5,8 @@
 
 Stages, one after the other: `dojang` is `dojang train RECIPE`, `dojang-sync` the same with loop.mode=sync (on-policy,
 as TRL), `trl` is TRL, and `eval` runs `dojang eval` on the base model and on every trained one. A stage leaves its
-results in the output directory, so stages may run in separate calls; the table has what is there.
+results in the output directory, so stages may run in separate calls, with the same recipe and settings; the table has
+what is there.
 
 Completions end with the end token or at rollout.max_tokens on both sides: TRL calls `generate` without a tokenizer, so
 it cannot stop at strings, and dojang runs with task.stop_at=never and without stop strings. TRL's settings are the
@@ -26,6 +27,7 @@ from dojang.algos.grpo import GrpoConfig
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DojangError
+from dojang_process import keep_command
 from machine import arguments, machine
 from peak_memory import measured
 from trl_grpo_table import BASE, OURS, THEIRS, markdown, read, table_rows
@@ -49,6 +51,8 @@ def main() -> None:
         options.overrides += no_stops(config)
         check(config, options)
         options.output.mkdir(parents=True, exist_ok=True)
+        there = [options.output / name for name in (*OURS, *THEIRS, f"eval-{BASE}")]
+        keep_command(options.output / "command.json", [options.recipe, *options.overrides], *there)
         for stage in options.stages:
             if stage == "eval":
                 _evaluate(config, options)
@@ -164,10 +168,11 @@ def _evaluate(config: RunConfig, options: argparse.Namespace) -> None:
     models = {BASE: config.model.name, **{name: str(path) for name, path in trained.items() if path.exists()}}
     for name, model in models.items():
         out = options.output / f"eval-{name}"
+        settings = [each for each in options.overrides if not each.startswith("model.name=")]
+        command = [model, *settings, "--recipe", options.recipe, "--problems", str(options.problems)]
+        keep_command(options.output / f"eval-{name}.json", command, out)
         if not (out / "results.json").exists():
-            how = ["--recipe", options.recipe, "--problems", str(options.problems), "--output", str(out)]
-            settings = [each for each in options.overrides if not each.startswith("model.name=")]
-            _call(f"eval of {name}", [sys.executable, "-m", "dojang", "eval", model, *settings, *how])
+            _call(f"eval of {name}", [sys.executable, "-m", "dojang", "eval", *command, "--output", str(out)])
 
 
 def _call(what: str, command: list[str]) -> float:

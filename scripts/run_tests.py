@@ -10,12 +10,14 @@ group is printed when it ends.
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -40,6 +42,11 @@ class Group:
     heavy: bool = False
     """Whether it is no test of a single part: left out if it does not fit."""
     environment: str = ".venv"
+
+    @property
+    def has_environment(self) -> bool:
+        """Whether make has set its environment up to the end."""
+        return Path(self.environment, ".ready").exists()
 
 
 def unit(*packages: str) -> list[str]:
@@ -107,7 +114,14 @@ class Runs:
     def start(self, group: Group) -> None:
         output = tempfile.TemporaryFile()  # noqa: SIM115 -- closed when the group has ended
         command = [f"{group.environment}/bin/python", "-m", "pytest", *self._options, *group.paths]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C in a terminal would reach it as well as the signal of `stop`, which would cut its teardown short.
+            start_new_session=True,
+        )
         self._running[process] = group, time.monotonic(), output
         print(f"---- tests: {group.name}, about {group.seconds * self.pace:.0f} s", flush=True)
 
@@ -126,15 +140,17 @@ class Runs:
                 sys.stdout.buffer.flush()
 
     def stop(self) -> None:
-        """Ends what runs as Ctrl-C does, so that fixtures stop the processes they started, and prints its output."""
+        """Ends what runs as Ctrl-C does, so that fixtures stop the processes they started, and prints its output. Kills
+        what has not ended in time or before another Ctrl-C, with the processes it started."""
         for process in self._running:
             process.send_signal(signal.SIGINT)
         end = time.monotonic() + _PATIENCE_S
-        for process in self._running:
-            try:
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            for process in self._running:
                 process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
+        for process in self._running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self.collect()
 
@@ -146,8 +162,9 @@ def main() -> int:
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
     runs = Runs(["-m", "not slow and not soak" if options.quick else "not soak"])
-    here = [group for group in GROUPS if Path(group.environment).is_dir() and not (options.quick and group.heavy)]
-    waiting = list(here)
+    asked = [group for group in GROUPS if not (options.quick and group.heavy)]
+    waiting = [group for group in asked if group.has_environment]
+    without = [group for group in asked if not group.has_environment]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
     try:
@@ -165,6 +182,13 @@ def main() -> int:
         return 130
     for group in waiting:
         print(f"left out: tests of {group.name}, which take about {group.seconds * runs.pace:.0f} s here")
+    for group in without:
+        print(
+            f"left out: tests of {group.name}, since {group.environment} is not set up: make {group.environment}/.ready"
+        )
+    if len(without) == len(asked):
+        print("no tests were run", flush=True)
+        return 1
     print(f"failed: {', '.join(runs.failed)}" if runs.failed else "all groups passed", flush=True)
     return bool(runs.failed)
 

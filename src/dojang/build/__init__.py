@@ -3,6 +3,8 @@
 assemble.py          the composition root: data, task, judge, policies -> loop.run.Run
 prepare.py           checks settings, loads data, builds task and algorithms: all before a model is loaded
 preflight.py         checks of packages, architectures and the run directory
+kv_cache_check.py    checks that the KV cache holds a whole sequence
+fp8_check.py         checks that the model and the device can compute in FP8
 local.py             one policy in this process: model, tokenizer, engine, trainer
 ray.py               one policy on a Ray cluster
 ray_judges.py        the judge on a Ray cluster

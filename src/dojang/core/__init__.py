@@ -5,6 +5,7 @@ error_list.py   errors of several checks, reported together
 paths.py        cache and output directories
 run_dir.py      layout of a run directory; atomic writes
 run_files.py    files of a run, in a directory or in S3
+run_lock.py     lock of a run directory: one process trains there
 rollout_schema.py  Arrow schema of its rollout files
 mask_secrets.py  masks secrets in environment variables and commands
 safe_text.py    text of models, escaped and shortened to print

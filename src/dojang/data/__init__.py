@@ -3,6 +3,7 @@
 section                base class of the `data` section: limit, filters
 arithmetic, tiny_functions, tiny_programs     generated problems
 tiny_function_kinds    kinds of functions of tiny_functions
+episodes               numbered episodes, for environments that make their own problems
 gsm8k, gsm8k_files     GSM8K, and its preparation from other layouts
 few_shot               few-shot examples
 file_section           base class of the next two: their places and held-out rows
@@ -12,6 +13,7 @@ prompt_completion      custom rows for supervised fine-tuning
 prepared               rows written by `dojang data prepare`
 reasoning_gym, reasoning_gym_process          generated puzzles, and the process that makes them
 agent_tasks, agent_task                       task folders for agents with a terminal
+verifier_rules         lines of a task's verifier that may run files of the agent
 verifiers, verifiers_tasks                    tasks of a taskset of verifiers, and the process that reads them
 custom                 a user's function
 code_contests, deepcoder, deepmath, humaneval, livecodebench, math500, mbpp    published datasets

@@ -21,9 +21,11 @@ mlp             dense MLP, mixture of experts
 attention       prefill and decode attention on a CPU
 elementwise     RMS norm, rotary embedding, SwiGLU
 linear          fused and packed linear layers
+fp8             FP8 matrix products of linear layers
 cpu_ops         C++ attention and element-wise operations for a CPU (cpu_ops.cpp)
 triton_kernels  Triton kernels for a GPU
 sampler         temperature, top-k, top-p, min-p
+ngram_drafts    speculative decoding: guesses of the next tokens by n-grams
 rng             random numbers per sample
 stop_criteria   end tokens and stop strings
 validate        request validation

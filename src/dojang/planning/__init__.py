@@ -17,6 +17,7 @@ update_work.py      FLOPs and bytes of an update on a GPU
 speed.py            seconds of decoding and updates
 cost.py             seconds of a step; hours and USD of a run
 efficiency.py       measured constants of speed
+overlap.py          gain of loop.mode=overlap or stream
 shapes.py           sizes of models, from config.json
 instances.py        instances with GPUs, memory and prices
 this_machine.py     this machine as an instance

@@ -16,6 +16,7 @@ exact_match            completions equal to the reference
 reasoning_gym          puzzles scored by their generator
 reasoning_gym_process  worker process for reasoning_gym
 reward_functions       the weighted sum of reward functions, without a reference answer
+environment            environments that give all rewards themselves
 custom                 a user's task
 rewards                weighted reward functions
 reward_settings        settings of reward functions

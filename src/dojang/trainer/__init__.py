@@ -4,6 +4,7 @@ torch_trainer                         TorchTrainer: forward, backward, optimizer
 distributed, process_group            DistributedTrainer over the ranks of torchrun
 multi_policy_trainer                  MultiPolicyTrainer: one trainer per role
 forwarding                            ForwardingTrainer: base of trainers that forward to others
+thread_trainer                        runs a trainer in a separate thread, so that rollouts go on
 packing, packed_attention             samples packed into rows without padding; their attention on a CPU
 flash_attention                       attention of packed samples on a GPU (FlashAttention varlen)
 forward, logprobs                     hidden states, log-probs and entropy of a micro-batch
@@ -11,6 +12,7 @@ loss_aggregation                      mean of token losses over an optimizer ste
 optimizer, lr_schedule                AdamW, 8-bit AdamW, Muon; learning-rate schedule
 critic                                value model of PPO
 lora, lora_checks, merge_lora         LoRA adapters: training, checks, merging
+untrainable                           model families that can only be sampled from
 publish                               weights for the engines: in full, merged one by one, or as LoRA factors
 quantization                          NF4 weights (QLoRA), 8-bit AdamW
 fsdp, ulysses                         FSDP2 sharding; sequence parallelism

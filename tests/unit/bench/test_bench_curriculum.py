@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import dojang_process
 from curriculum import HELD_OUT, SOLVABLE, TOO_HARD, compare, parser, shares, table, write_problems
+from curriculum import run as train_once
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -39,6 +41,28 @@ def test_the_table_has_a_row_per_third_and_evaluation(tmp_path: Path) -> None:
     lines = table(rows).splitlines()
     assert lines[3] == "| groups without a signal | second third | 75% (75%, 75%) | 25% (25%, 25%) |"
     assert lines[5] == "| held-out accuracy | step 8 | 50% (50%, 50%) | 75% (75%, 75%) |"
+
+
+def test_runs_of_other_settings_are_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = []
+
+    def dojang(log: Path, *arguments: str) -> None:
+        started.append((log.name, "--resume" in arguments))
+        directory = Path(arguments[arguments.index("--run-dir") + 1])
+        directory.mkdir(exist_ok=True)
+        status = "finished" if "--resume" in arguments else "failed"
+        (directory / "summary.json").write_text(json.dumps({"status": status}))
+
+    monkeypatch.setattr(dojang_process, "dojang", dojang)
+    for _ in range(3):
+        train_once(tmp_path, 0, 0.125, [])
+    assert started == [("seed-0-keep-12.5.log", False), ("seed-0-keep-12.5.log", True)]
+    with pytest.raises(SystemExit, match=r"has results of 'quickstart .*train.lr=1e-4'; choose another directory"):
+        train_once(tmp_path, 0, 0.125, ["train.lr=1e-4"])
+    (tmp_path / "seed-0-keep-12.5.json").unlink()
+    with pytest.raises(SystemExit, match="has results of an unknown command"):
+        train_once(tmp_path, 0, 0.125, [])
+    assert len(started) == 2
 
 
 def test_it_needs_a_folder() -> None:

@@ -16,11 +16,14 @@ def test_rows_compare_the_policies() -> None:
     assert whole.abs().max() < 1e-3
     row = fp8.agreement_row(quantized, whole)
     assert row.value == quantized.abs().mean() > 10 * row.baseline_value
+    assert row.ratio is not None
+    assert row.ratio < 0.1
     speed = fp8.speed_row(2, [mine], [plain])
     assert (speed.case, speed.ratio) == ("2 samples at a time", speed.value / speed.baseline_value)
 
 
 def test_agreement_of_ratios() -> None:
-    row = fp8.agreement_row(torch.tensor([0.0, 0.5, -0.5, 0.1]), torch.tensor([0.01, -0.01]))
+    row = fp8.agreement_row(torch.tensor([0.0, 0.5, -0.5, 0.1]), torch.tensor([0.01, -0.01, 0.0, 0.3, 0.0]))
     assert abs(row.value - 0.275) < 1e-6
-    assert row.notes.startswith("largest 0.50, mean ratio 1.0901, 50.0% of 4 tokens")
+    assert row.ratio == row.baseline_value / row.value < 1
+    assert row.notes == ("largest 0.50, mean ratio 1.0901, 50.0% of 4 tokens outside 0.8 to 1.2, none: 20.0% of 5")

@@ -49,6 +49,19 @@ def test_what_fits_is_run_and_what_is_finished_is_not_repeated(monkeypatch: pyte
     assert (out / "good.log").read_text() == written
 
 
+def test_results_of_other_commands_or_data_are_not_told_as_those_of_this_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(repeat_results, "MEASUREMENTS", {"good": Measurement(1, (HELP,))})
+    out = tmp_path / "out"
+    _, status = call(monkeypatch, out, "--only", "good")
+    assert call(monkeypatch, out, "--only", "good", "--data", str(out))[0] != 0
+    monkeypatch.setattr(repeat_results, "MEASUREMENTS", {"good": Measurement(1, (("plan", "--help"),))})
+    code, unchanged = call(monkeypatch, out, "--only", "good")
+    assert "good.log has results of" in str(code)
+    assert unchanged == status
+
+
 def test_folders_may_have_spaces_and_confusing_names() -> None:
     command = ("bench/x.py", "OUT/qlora", "--eval", "a: --data gsm8k=DATA/gsm8k", "data.path=DATA/gsm8k")
     line = arguments(command, Path("/mnt/DATA/my results"), Path("/my data"))

@@ -1,8 +1,15 @@
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import gsm8k_samples
 import speculation
 from dojang import models
+from dojang.engine.decode import SampledTokens, StepInputs
 from dojang.types import Sampling
 
 
@@ -22,3 +29,38 @@ def test_a_row_compares_the_same_texts() -> None:
     assert (found.case, found.subject, found.baseline) == ("2 sequences at a time", "4 guesses", "no guesses")
     assert found.ratio == found.value / found.baseline_value
     assert "0 of 4 texts differ" in found.notes
+
+
+class Runner:
+    """Samples nothing; a GPU's runner starts most steps by `continue_decoding`."""
+
+    def decode(self, tokens: Any, positions: Any, inputs: StepInputs) -> Any:
+        none = np.zeros((3, 2))
+        return lambda: SampledTokens(none.astype(np.int64), none, none, np.array([3, 1]) if inputs.drafts else None)
+
+    def continue_decoding(self, kept: Any, rows: Any, inputs: StepInputs) -> Any:
+        return lambda: None
+
+
+def test_steps_that_continue_others_are_counted() -> None:
+    runner, found = Runner(), speculation.Decoded()
+    speculation.counted(SimpleNamespace(_scheduler=SimpleNamespace(_runner=runner)), found)  # type: ignore[arg-type]
+    runner.decode([1, 2], [4, 5], StepInputs([], np.zeros((8, 2))))
+    runner.continue_decoding([0, 1], [0, 1], StepInputs([], np.zeros((5, 2))))
+    assert (found.steps, found.guesses) == (13, 0)
+    runner.decode([1, 2], [4, 5], StepInputs([], np.zeros((3, 2)), drafts=[[7, 8], []]))()
+    assert (found.steps, found.guesses, found.right) == (14, 2, 2)
+
+
+def test_the_engine_is_warm_for_the_whole_length() -> None:
+    asked = list[tuple[int, float, int]]()
+
+    async def generate(prompt: Any, samples: int, sampling: Sampling) -> list[Any]:
+        asked.append((samples, sampling.temperature, sampling.max_tokens))
+        return []
+
+    async def close() -> None: ...
+
+    engine: Any = SimpleNamespace(generate=generate, close=close)
+    asyncio.run(gsm8k_samples.timed_samples(engine, [(1, 2)], Sampling(0.5, 300), 4, lambda: asked.append((0, 0.0, 0))))
+    assert asked == [(4, 0.5, 300), (0, 0.0, 0), (4, 0.5, 300)]

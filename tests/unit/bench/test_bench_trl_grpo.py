@@ -1,11 +1,14 @@
 """The benchmark beside TRL: its table, and the settings it refuses."""
 
+import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import trl_grpo
 from dojang.config import recipe as recipes
 from dojang.core.errors import ConfigError
 from peak_memory import measured
@@ -66,6 +69,32 @@ def test_settings_that_trl_does_not_follow_are_refused(override: str, tmp_path: 
     check(recipes.load("quickstart"), options)
     with pytest.raises(ConfigError, match=override.partition(".")[0]):
         check(recipes.load("quickstart", [override]), options)
+
+
+def test_stages_of_other_settings_are_not_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    evaluated = []
+
+    def call(what: str, command: list[str]) -> float:
+        evaluated.append(what)
+        folder = Path(command[-1])
+        folder.mkdir()
+        (folder / "results.json").write_text(json.dumps({"results": []}))
+        return 1.0
+
+    def play(*arguments: str) -> None:
+        command = ["trl_grpo.py", "quickstart", *arguments, "--stages", "eval", "--output", str(tmp_path / "out")]
+        monkeypatch.setattr(sys, "argv", command)
+        trl_grpo.main()
+
+    monkeypatch.setattr(trl_grpo, "_call", call)
+    monkeypatch.setattr(trl_grpo, "read", lambda output: found())
+    for _ in range(2):
+        play()
+    assert evaluated == ["eval of base"]
+    for wrong in ("train.lr=1e-4", "--problems=7"):
+        with pytest.raises(SystemExit, match="choose another directory"):
+            play(wrong)
+    assert evaluated == ["eval of base"]
 
 
 def test_stop_strings_are_left_out() -> None:
