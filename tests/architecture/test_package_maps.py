@@ -14,8 +14,6 @@ PACKAGES = sorted(path.parent for path in PACKAGE.rglob("__init__.py") if path.p
 NAME = r"[a-z]\w*(?:/\w+)*(?:\.py|/)?"
 ENTRY = re.compile(rf" *({NAME}(?:, {NAME})*)  +(.*)| *(\w+_\w+) (.*)")
 """Names and two spaces, or a name that is too long for its column and one, before what they are for."""
-NOT_MAPPED = {"environments": {"catalogue", "other_interpreter"}}
-"""Modules that are still to be added to the map of their package."""
 
 
 def contents(package: Path) -> set[str]:
@@ -40,7 +38,7 @@ def entries(package: Path) -> tuple[set[str], set[str]]:
 def test_a_package_maps_its_modules(package: Path) -> None:
     first, further = entries(package)
     mapped = {re.split(r"[/.]", name)[0] for name in first} | further
-    assert contents(package) - mapped == NOT_MAPPED.get(str(package.relative_to(PACKAGE)), set())
+    assert contents(package) - mapped == set()
     assert {name for name in first if not any((package / each).exists() for each in (name, f"{name}.py"))} == set()
 
 

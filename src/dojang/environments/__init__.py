@@ -8,6 +8,7 @@ episode_start   reset of an environment, and its first prompt; also tried by --d
 episode         token streams and rewards of an episode
 results         reading of what an environment returns
 calls           calls of an environment's methods, with a time limit
+other_interpreter a server process with another interpreter
 remote_process  environments of other packages, in child processes with another interpreter
 remote_server   the program of such a process
 rollout_process many rollouts of another package at a time, in a child process with another interpreter
@@ -15,6 +16,7 @@ rollout_server  the program of such a process
 section         base class of the `workflow` sections of environments
 sandboxed_section  the same, with a sandbox per episode
 config          the union of environments
+catalogue       the shipped environments, with problems to try them with
 
 repair          program repair with the judge's feedback (repair_feedback)
 retry           further tries after a wrong answer
