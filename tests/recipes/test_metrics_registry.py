@@ -48,6 +48,8 @@ ELSEWHERE = {"weights/bytes", "weights/whole", "rollout_service/workers", "rollo
 """Metrics of engines and rollout workers in separate processes; tests/vllm and tests/resume cover them."""
 ELSEWHERE |= {"distillation/unaligned"}
 """Needs a teacher with another tokenizer, as in tests/unit/build/test_distiller.py."""
+ELSEWHERE |= {"episodes/tool_errors/mean"}
+"""Needs a model that calls tools; tests/unit/loop/test_metrics.py covers it."""
 ON_A_GPU = {"perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb"}
 
 pytestmark = pytest.mark.slow
