@@ -42,6 +42,8 @@ class Group:
     heavy: bool = False
     """Whether it is no test of a single part: left out if it does not fit."""
     environment: str = ".venv"
+    kills_judges: bool = False
+    """Whether it kills judges, or looks for what they leave behind: such groups do not run at the same time."""
 
     @property
     def has_environment(self) -> bool:
@@ -66,7 +68,7 @@ RAY = [
 GROUPS = (
     Group("loop", 270, unit("loop", "diagnosis", "evaluation", "viewer", "runs")),
     Group("data", 240, unit("data", "bench", "build", "config", "models")),
-    Group("judge", 220, unit("judge", "audit", "environments")),
+    Group("judge", 220, unit("judge", "audit", "environments"), kills_judges=True),
     Group("trainer", 220, [*unit("trainer", "algos", "tasks"), "tests/unit/test_instruction_sets.py"]),
     Group("engine", 200, [*unit("engine"), "tests/contracts"]),
     Group(
@@ -81,17 +83,20 @@ GROUPS = (
     ),
     Group("recipes and resuming", 240, ["tests/recipes", "tests/resume"], heavy=True),
     Group("corpus", 200, corpus("corpus", "datasets", "plain_datasets", "audit"), heavy=True),
-    Group("attacks", 220, corpus("cheats", "fuzz", "headers", "leftovers", "plain"), heavy=True),
+    Group("attacks", 220, corpus("cheats", "fuzz", "headers", "leftovers", "plain"), heavy=True, kills_judges=True),
     Group("docs", 240, ["tests/docs", "tests/examples", "tests/packaging"], heavy=True),
-    Group("Ray and SageMaker", 150, RAY, heavy=True, environment=".venv-sagemaker"),
+    Group("Ray and SageMaker", 150, RAY, heavy=True, environment=".venv-sagemaker", kills_judges=True),
     Group("browser", 100, ["tests/browser"], heavy=True),
     Group("Prometheus", 80, ["tests/prometheus"], heavy=True),
 )
 
 
-def next_group(waiting: Sequence[Group], left: float, pace: float) -> Group | None:
-    """Chooses the group to start with this many seconds left: the first that must run or that fits."""
-    return next((group for group in waiting if not group.heavy or group.seconds * pace <= left), None)
+def next_group(waiting: Sequence[Group], running: Sequence[Group], left: float, pace: float) -> Group | None:
+    """Chooses the group to start with this many seconds left: the first that must run or that fits, and that may run
+    beside those that do."""
+    killing = any(group.kills_judges for group in running)
+    may = (group for group in waiting if not (killing and group.kills_judges))
+    return next((group for group in may if not group.heavy or group.seconds * pace <= left), None)
 
 
 class Runs:
@@ -105,6 +110,10 @@ class Runs:
 
     def __len__(self) -> int:
         return len(self._running)
+
+    @property
+    def groups(self) -> list[Group]:
+        return [group for group, _, _ in self._running.values()]
 
     @property
     def pace(self) -> float:
@@ -169,7 +178,7 @@ def main() -> int:
         signal.signal(number, _interrupted)
     try:
         while waiting or len(runs):
-            while len(runs) < LANES and (group := next_group(waiting, end - time.monotonic(), runs.pace)):
+            while len(runs) < LANES and (group := next_group(waiting, runs.groups, end - time.monotonic(), runs.pace)):
                 waiting.remove(group)
                 runs.start(group)
             if not len(runs):

@@ -52,7 +52,15 @@ PART, LONG, SHORT = Group("part", 50, ()), Group("long", 100, (), heavy=True), G
 def test_heavy_groups_start_if_they_fit(
     waiting: Sequence[Group], left: float, pace: float, chosen: Group | None
 ) -> None:
-    assert next_group(waiting, left, pace) == chosen
+    assert next_group(waiting, [], left, pace) == chosen
+
+
+def test_groups_that_kill_judges_do_not_run_together() -> None:
+    """What one leaves behind for a moment, the other would find."""
+    first, second = (Group(name, 10, (), kills_judges=True) for name in ("first", "second"))
+    assert next_group([second, PART], [first], 100, 1.0) == PART
+    assert next_group([second], [first], 100, 1.0) is None
+    assert next_group([second], [PART], 100, 1.0) == second
 
 
 SCRIPT = """
