@@ -132,9 +132,20 @@ MALFORMED: list[tuple[CallFormat, str, str]] = [
     (KeyValueTags(), '<tool_call>{"name": "f"}</tool_call>', "must have the form <tool_call>NAME"),
     (KeyValueTags(), "<tool_call>f\n<arg_key>x</arg_key>\n</tool_call>", "must have the form"),
     (PythonCalls(), "<|tool_call_start|>[f(1)]<|tool_call_end|>", "not a call with keyword arguments"),
-    (PythonCalls(), "<|tool_call_start|>[f(x=open('y'))]<|tool_call_end|>", "is no literal"),
+    (
+        PythonCalls(),
+        "<|tool_call_start|>[f(x=open('y'))]<|tool_call_end|>",
+        "the argument x has a value that is no JSON",
+    ),
     (PythonCalls(), "<|tool_call_start|>[f(x='it's')]<|tool_call_end|>", "is no list of Python calls"),
-    (PythonCalls(), "<|tool_call_start|>[f(x={1})]<|tool_call_end|>", "is no value of JSON"),
+    (PythonCalls(), "<|tool_call_start|>[f(x={1})]<|tool_call_end|>", "the argument x has a value that is no JSON"),
+    (PythonCalls(), "<|tool_call_start|>[f(x={[1]})]<|tool_call_end|>", "the argument x has a value that is no JSON"),
+    (PythonCalls(), f"<|tool_call_start|>[f(x={'9' * 400}+1j)]<|tool_call_end|>", "a value that is no JSON"),
+    (PythonCalls(), "<|tool_call_start|>[f(x=[-True])]<|tool_call_end|>", "a value that is no JSON"),
+    (PythonCalls(), "<|tool_call_start|>[f(x={1: 2})]<|tool_call_end|>", "the argument x has a key that is no string"),
+    (PythonCalls(), f"<|tool_call_start|>[f(x={'-' * 10_000}1)]<|tool_call_end|>", "(nested too deeply)"),
+    (PythonCalls(), f"<|tool_call_start|>[f(x=1{' + 1' * 10_000})]<|tool_call_end|>", "(nested too deeply)"),
+    (PythonCalls(), f"<|tool_call_start|>[f(x={'[' * 1000}{']' * 1000})]<|tool_call_end|>", "too many nested"),
 ]
 
 

@@ -1,0 +1,91 @@
+"""Any text is parsed in every format: a model writes it, and what it writes must not end the run."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+from dojang.tool_calls.calls import CallFormat, MalformedCall
+from dojang.tool_calls.formats import FORMATS, schemas_by_name
+
+TYPES: list[object] = ["string", "integer", "number", "boolean", "array", "object", "null", ["integer", "null"]]
+ARGUMENTS = {f"x{place}": {"type": each} for place, each in enumerate(TYPES)} | {"any": {}}
+SCHEMAS = schemas_by_name([{"type": "function", "function": {"name": "f", "parameters": {"properties": ARGUMENTS}}}])
+KEYS = ['"k"', "'k'", "1", "{}", "**"]
+LITERALS = [
+    "1", "-7", "1e999", "0x1f", "1_000", "9" * 5000, "9" * 400 + "+1j", "1j", "NaN", "Infinity", "true", "None", "...",
+    '""', '"a"', r"'it\'s'", r'"\ud800"', r'"\ud83d\ude00"', r"'\d'", "b'a'", "f'{1}'", "'''a'''", "é", "\0", "x",
+    "print(1)", "lambda: 1", "{[1]}", "{1: 2}", "{**x}", "[*x]", "()", "(1,)", "set()", "-True", "--1", "1 + 2j", "a.b",
+    "1if 2else 3", "-" * 5000 + "1", "1" + "+1" * 5000, "[" * 150 + "]" * 150, "[" * 5000, '{"a": ' * 150 + "}" * 150,
+]  # fmt: skip
+TAGS = [
+    "<tool_call>", "</tool_call>", "<function=f>", "<function=", "</function>", "<parameter=x1>", "</parameter>",
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<think>", "</think>", "<|python_tag|>", "```json\n",
+    "<|tool_call_start|>", "<|tool_call_end|>", '{"name": "f", "parameters": ', '"name"', "```", "\n", " ",
+    *r"""{}[]()'"\,;:=""",
+]  # fmt: skip
+
+
+def literal(chance: random.Random, depth: int = 0) -> str:
+    """Returns a value as JSON or Python writes it, or one that is of neither."""
+    kind = chance.randrange(4) if depth < 4 else 0
+    if kind < 2:
+        return chance.choice(LITERALS)
+    inside = [literal(chance, depth + 1) for _ in range(chance.randrange(3))]
+    if kind == 2:
+        return "[" + ", ".join(inside) + "]"
+    return "{" + ", ".join(f"{chance.choice(KEYS)}: {each}" for each in inside) + "}"
+
+
+def call(chance: random.Random) -> str:
+    """Returns a call in one of the formats, with any values."""
+    name = chance.choice(["f", "g", "a.b", "f(x=1)", "1", ""])
+    given = [(chance.choice([*ARGUMENTS, "other"]), literal(chance)) for _ in range(chance.randrange(4))]
+    in_json = "{" + ", ".join(f'"{key}": {value}' for key, value in given) + "}"
+    in_tags = "".join(f"<parameter={key}>\n{value}\n</parameter>" for key, value in given)
+    in_pairs = "".join(f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in given)
+    in_python = ", ".join(f"{key}={value}" for key, value in given)
+    forms = [
+        f'<tool_call>{{"name": "{name}", "arguments": {in_json}}}</tool_call>',
+        f'<tool_call>[{{"name": "{name}", "arguments": {in_json}}}, {literal(chance)}]</tool_call>',
+        f'{{"name": "{name}", "parameters": {in_json}}}',
+        f"<tool_call><function={name}>{in_tags}</function></tool_call>",
+        f"<tool_call>{name}\n{in_pairs}</tool_call>",
+        f"<|tool_call_start|>[{name}({in_python})]<|tool_call_end|>",
+    ]
+    return chance.choice(forms)
+
+
+def mutated(text: str, chance: random.Random) -> str:
+    """Returns a text in which a part is left out, repeated or replaced."""
+    start, end = sorted(chance.choices(range(len(text) + 1), k=2))
+    middle = chance.choice(["", text[start:end] * 2, chance.choice(TAGS), literal(chance)])
+    return text[:start] + middle + text[chance.choice([start, end]) :]
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda each: type(each).__name__)
+def test_no_reply_makes_a_format_fail(form: CallFormat) -> None:
+    chance = random.Random(type(form).__name__)
+    kinds = set[type]()
+    for _ in range(1500):
+        reply = chance.choice(["", "I look. ", "<think>"])
+        reply += "".join(call(chance) for _ in range(chance.randrange(1, 4)))
+        for _ in range(chance.randrange(4)):
+            reply = mutated(reply, chance)
+        calls = form.parse(reply, SCHEMAS).calls
+        kinds.update(map(type, calls))
+        assert all(each.reason for each in calls if isinstance(each, MalformedCall))
+    assert len(kinds) == 2, "some were calls, and some were malformed"
+
+
+def test_python_does_not_warn_of_what_a_model_wrote() -> None:
+    """In a process of its own: pytest sets other filters."""
+    program = """if True:
+        from dojang.tool_calls.python_calls import PythonCalls
+        for each in ("'a\\\\d'", "1if 2else 3", "0x1for x in y"):
+            (found,) = PythonCalls().parse(f"<|tool_call_start|>[f(x={each})]<|tool_call_end|>", {}).calls
+            print(type(found).__name__)
+    """
+    ended = subprocess.run([sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, check=True)
+    assert (ended.stdout.split(), ended.stderr) == (["ToolCall", "MalformedCall", "MalformedCall"], "")
