@@ -88,10 +88,10 @@ class CallFormat(ABC):
 
 
 def _checked(call: Call) -> Call:
-    """Returns a call whose arguments can be written as JSON, for clients and records; else a malformed one."""
+    """Returns a call that can be sent as JSON, to clients and in records; else a malformed one."""
     if isinstance(call, ToolCall):
         try:
-            json.dumps(call.arguments, allow_nan=False)
-        except (ValueError, RecursionError) as error:  # 1e999 is infinite
-            return MalformedCall(call.name, f"has an argument that is no JSON: {error}")
+            (call.name + json.dumps(call.arguments, allow_nan=False, ensure_ascii=False)).encode()
+        except (ValueError, RecursionError) as error:  # 1e999 is infinite, \ud800 is half a character
+            return MalformedCall(call.name, f"has a name or an argument that is no JSON: {error}")
     return call

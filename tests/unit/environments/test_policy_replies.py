@@ -120,6 +120,21 @@ def test_a_reply_with_a_call_ends_for_its_call(serve: Callable[..., None]) -> No
     serve(test, lambda prompt, index, sampling: f"{CALL} END")
 
 
+@pytest.mark.parametrize("call", [r'{"name": "weather", "arguments": {"x": "\ud800"}}', r'{"name": "\ud800"}'])
+def test_a_call_that_is_no_unicode_stays_text(serve: Callable[..., None], call: str) -> None:
+    text = f"<tool_call>{call}</tool_call>"
+    function = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+    async def test(at: Served) -> None:
+        chat = await at.http.post("/v1/chat/completions", json={"messages": QUESTION, "tools": [function]})
+        assert (chat.status_code, chat.json()["choices"][0]["message"]["content"]) == (200, text)
+        body = {"max_tokens": 99, "messages": QUESTION, "tools": [TOOL]}
+        message = await at.http.post("/v1/messages", json=body)
+        assert (message.status_code, message.json()["content"]) == (200, [{"type": "text", "text": text}])
+
+    serve(test, lambda prompt, index, sampling: text)
+
+
 @pytest.mark.parametrize(
     ("text", "whole", "stops", "found"),
     [

@@ -1,5 +1,6 @@
 """Any text is parsed in every format: a model writes it, and what it writes must not end the run."""
 
+import json
 import random
 import subprocess
 import sys
@@ -75,7 +76,11 @@ def test_no_reply_makes_a_format_fail(form: CallFormat) -> None:
             reply = mutated(reply, chance)
         calls = form.parse(reply, SCHEMAS).calls
         kinds.update(map(type, calls))
-        assert all(each.reason for each in calls if isinstance(each, MalformedCall))
+        for each in calls:
+            if isinstance(each, MalformedCall):
+                assert each.reason.encode()
+            else:
+                json.dumps([each.name, each.arguments], allow_nan=False, ensure_ascii=False).encode()
     assert len(kinds) == 2, "some were calls, and some were malformed"
 
 
