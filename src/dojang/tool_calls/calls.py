@@ -11,6 +11,8 @@ __all__ = ["Call", "CallBlock", "CallFormat", "MalformedCall", "ParsedReply", "T
 ToolSchemas: TypeAlias = Mapping[str, Mapping[str, Any]]
 """JSON schemas of the arguments of each tool, by the tool's name and the argument's."""
 _THINK, _END_OF_THINKING = "<think>", "</think>"
+_MOST_NESTED = 100
+"""Deepest nesting of arguments. Python's own limit depends on the caller: what was parsed could not be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,14 @@ def _checked(call: Call) -> Call:
     """Returns a call that can be sent as JSON, to clients and in records; else a malformed one."""
     if isinstance(call, ToolCall):
         try:
+            if _depth(call.arguments) > _MOST_NESTED:
+                raise ValueError("nested too deeply")
             (call.name + json.dumps(call.arguments, allow_nan=False, ensure_ascii=False)).encode()
         except (ValueError, RecursionError) as error:  # 1e999 is infinite, \ud800 is half a character
             return MalformedCall(call.name, f"has a name or an argument that is no JSON: {error}")
     return call
+
+
+def _depth(value: object) -> int:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inside), default=0)

@@ -37,7 +37,7 @@ def serve(tokenizer: PreTrainedTokenizerBase) -> Callable[..., None]:
 
     def run(test: Test, reply: Callable[[str, int, Sampling], str]) -> None:
         async def play() -> None:
-            async with served(policy_of(StoppingEngine(own, reply), own)) as at:
+            async with served(policy_of(StoppingEngine(own, reply), own, max_tokens=10_000)) as at:
                 await test(at)
 
         asyncio.run(play())
@@ -120,15 +120,23 @@ def test_a_reply_with_a_call_ends_for_its_call(serve: Callable[..., None]) -> No
     serve(test, lambda prompt, index, sampling: f"{CALL} END")
 
 
-@pytest.mark.parametrize("call", [r'{"name": "weather", "arguments": {"x": "\ud800"}}', r'{"name": "\ud800"}'])
-def test_a_call_that_is_no_unicode_stays_text(serve: Callable[..., None], call: str) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        r'{"name": "weather", "arguments": {"x": "\ud800"}}',
+        r'{"name": "\ud800"}',
+        *(f'{{"name": "weather", "arguments": {{"x": {"[" * deep}{"]" * deep}}}}}' for deep in (120, 930, 2000)),
+    ],
+    ids=len,
+)
+def test_a_call_that_cannot_be_sent_as_json_stays_text(serve: Callable[..., None], call: str) -> None:
     text = f"<tool_call>{call}</tool_call>"
     function = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
     async def test(at: Served) -> None:
         chat = await at.http.post("/v1/chat/completions", json={"messages": QUESTION, "tools": [function]})
         assert (chat.status_code, chat.json()["choices"][0]["message"]["content"]) == (200, text)
-        body = {"max_tokens": 99, "messages": QUESTION, "tools": [TOOL]}
+        body = {"max_tokens": 10_000, "messages": QUESTION, "tools": [TOOL]}
         message = await at.http.post("/v1/messages", json=body)
         assert (message.status_code, message.json()["content"]) == (200, [{"type": "text", "text": text}])
 

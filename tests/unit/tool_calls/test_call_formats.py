@@ -120,6 +120,7 @@ MALFORMED: list[tuple[CallFormat, str, str]] = [
     (TaggedJson(), r'<tool_call>{"name": "f", "arguments": {"\udfff": 1}}</tool_call>', "is no JSON"),
     (TaggedJson(), r'<tool_call>{"name": "\ud800", "arguments": {}}</tool_call>', "is no JSON"),
     (TaggedJson(), '<tool_call>{"name": "f", "arguments": {"x": 1e999}}</tool_call>', "is no JSON"),
+    (BareJson(), f'{{"name": "f", "parameters": {{"x": {"[" * 100}{"]" * 100}}}}}', "nested too deeply"),
     (BareJson(), 'I look.\n{"name": "f", "parameters": {}}', "alone, without text before or after"),
     (BareJson(), '{"name": "f", "parameters": {}}\nNow I wait.', "alone, without text before or after"),
     (BareJson(), '{"name": "f", "parameters": {"x": ', "is no valid JSON"),
