@@ -27,8 +27,9 @@ class ToolCall:
 class MalformedCall:
     """Text that was meant as a tool call, and why it is none."""
 
-    text: str
     reason: str
+    text: str = ""
+    """The whole text of the calls that it was written with, such as those of a list; `parse` fills it in."""
 
 
 Call: TypeAlias = ToolCall | MalformedCall
@@ -64,10 +65,11 @@ class CallFormat(ABC):
         answer = self._end_of_thinking(reply, tools)
         if answer is None:
             return ParsedReply(reply)
-        blocks = self.blocks(reply[answer:], tools)
+        text = reply[answer:]
+        blocks = self.blocks(text, tools)
         if not blocks:
             return ParsedReply(reply)
-        calls = tuple(_checked(call) for block in blocks for call in block.calls)
+        calls = tuple(_checked(call, text[block.start : block.end]) for block in blocks for call in block.calls)
         return ParsedReply(reply[: answer + blocks[0].start].strip(), calls)
 
     @abstractmethod
@@ -89,15 +91,16 @@ class CallFormat(ABC):
         return None if _THINK in outside[end:] else end
 
 
-def _checked(call: Call) -> Call:
-    """Returns a call that can be sent as JSON, to clients and in records; else a malformed one."""
-    if isinstance(call, ToolCall):
-        try:
-            if _depth(call.arguments) > _MOST_NESTED:
-                raise ValueError("nested too deeply")
-            (call.name + json.dumps(call.arguments, allow_nan=False, ensure_ascii=False)).encode()
-        except (ValueError, RecursionError) as error:  # 1e999 is infinite, \ud800 is half a character
-            return MalformedCall(call.name, f"has a name or an argument that is no JSON: {error}")
+def _checked(call: Call, text: str) -> Call:
+    """Returns a call that can be sent as JSON, to clients and in records; else a malformed one, with its text."""
+    if isinstance(call, MalformedCall):
+        return MalformedCall(call.reason, text)
+    try:
+        if _depth(call.arguments) > _MOST_NESTED:
+            raise ValueError("nested too deeply")
+        (call.name + json.dumps(call.arguments, allow_nan=False, ensure_ascii=False)).encode()
+    except (ValueError, RecursionError) as error:  # 1e999 is infinite, \ud800 is half a character
+        return MalformedCall(f"has a name or an argument that is no JSON: {error}", text)
     return call
 
 

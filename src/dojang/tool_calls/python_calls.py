@@ -34,17 +34,17 @@ class PythonCalls(CallFormat):
         while place >= 0:
             block = _BLOCK.match(text, place)
             if block is not None:
-                found.append(CallBlock(place, block.end(), tuple(_read(block[1], block[0]))))
+                found.append(CallBlock(place, block.end(), tuple(_read(block[1]))))
             else:  # a string that does not end, or no closing tag
                 close = text.find(_CLOSE, place)
                 stop = len(text) if close < 0 else close + len(_CLOSE)
                 inside = text[place + len(_OPEN) : None if close < 0 else close]
-                found.append(CallBlock(place, stop, tuple(_read(inside, text[place:stop]))))
+                found.append(CallBlock(place, stop, tuple(_read(inside))))
             place = text.find(_OPEN, found[-1].end)
         return found
 
 
-def _read(inside: str, text: str) -> list[Call]:
+def _read(inside: str) -> list[Call]:
     try:
         listed = ast.parse(inside.strip(), _FILE, mode="eval").body
         if not isinstance(listed, ast.List) or not listed.elts:
@@ -54,7 +54,7 @@ def _read(inside: str, text: str) -> list[Call]:
         reason = "nested too deeply"
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-    return [MalformedCall(text, f"is no list of Python calls ({reason}); it must have the form {_FORM}")]
+    return [MalformedCall(f"is no list of Python calls ({reason}); it must have the form {_FORM}")]
 
 
 def _call(node: ast.expr) -> ToolCall:

@@ -43,10 +43,10 @@ class _Tags(CallFormat):
                 arguments.append((argument["key"], argument["value"]))
                 place = argument.end()
             if end := self._end.match(text, place):
-                return CallBlock(start, end.end(), (_call(begin["name"], arguments, text[start : end.end()], tools),))
+                return CallBlock(start, end.end(), (_call(begin["name"], arguments, tools),))
         close = text.find(_CLOSE, place)
         stop = len(text) if close < 0 else close + len(_CLOSE)
-        return CallBlock(start, stop, (MalformedCall(text[start:stop], f"must have the form {self._form}"),))
+        return CallBlock(start, stop, (MalformedCall(f"must have the form {self._form}"),))
 
 
 class FunctionTags(_Tags):
@@ -85,15 +85,13 @@ class KeyValueTags(_Tags):
     )
 
 
-def _call(name: str, arguments: Iterable[tuple[str, str]], text: str, tools: ToolSchemas) -> Call:
+def _call(name: str, arguments: Iterable[tuple[str, str]], tools: ToolSchemas) -> Call:
     schemas, found = tools.get(name, {}), {}
     for key, value in arguments:
         if key in found:
-            return MalformedCall(text, f"has the parameter {key} twice")
+            return MalformedCall(f"has the parameter {key} twice")
         try:
             found[key] = value_of(value, schemas.get(key))
         except ValueError as error:
-            return MalformedCall(
-                text, f"has no valid value of the parameter {key}: {value[:80]!r} is not of type {error}"
-            )
+            return MalformedCall(f"has no valid value of the parameter {key}: {value[:80]!r} is not of type {error}")
     return ToolCall(name, found)

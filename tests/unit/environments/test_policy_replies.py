@@ -16,6 +16,7 @@ from scripted_engine import ScriptedEngine
 QUESTION: list[Any] = [{"role": "user", "content": "what is 3 + 4?"}]
 CALL = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}
+FUNCTION = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 Test = Callable[[Served], Awaitable[None]]
 
 
@@ -121,6 +122,37 @@ def test_a_reply_with_a_call_ends_for_its_call(serve: Callable[..., None]) -> No
 
 
 @pytest.mark.parametrize(
+    ("written", "content"),
+    [
+        (f"I look. {CALL}<tool_call>{{oops}}</tool_call>", "I look.\n<tool_call>{oops}</tool_call>"),
+        (f"<tool_call>{{oops}}</tool_call>\n{CALL}\n<tool_call>[", "<tool_call>{oops}</tool_call>\n<tool_call>["),
+        (
+            f'{CALL}<tool_call>[7, 8, {{"name": "weather"}}]</tool_call>',
+            '<tool_call>[7, 8, {"name": "weather"}]</tool_call>',
+        ),
+        (f"I look.\n{CALL}", "I look."),
+    ],
+)
+def test_a_malformed_call_beside_a_valid_one_is_text(serve: Callable[..., None], written: str, content: str) -> None:
+    async def test(at: Served) -> None:
+        chat = (await at.http.post("/v1/chat/completions", json={"messages": QUESTION, "tools": [FUNCTION]})).json()
+        message = chat["choices"][0]["message"]
+        assert message["content"] == content
+        assert {each["function"]["name"] for each in message["tool_calls"]} == {"weather"}
+        assert chat["choices"][0]["finish_reason"] == "tool_calls"
+        body = {"max_tokens": 999, "messages": QUESTION, "tools": [TOOL]}
+        reply = (await at.http.post("/v1/messages", json=body)).json()
+        assert reply["content"][0] == {"type": "text", "text": content}
+        assert {each["name"] for each in reply["content"][1:]} == {"weather"}
+        results = [{"type": "tool_result", "tool_use_id": each["id"], "content": "5"} for each in reply["content"][1:]]
+        more = [{"role": "assistant", "content": reply["content"]}, {"role": "user", "content": results}]
+        await at.http.post("/v1/messages", json={**body, "messages": [*QUESTION, *more]})
+        assert len(at.session.streams) == 2, "what the client sends back is known"
+
+    serve(test, lambda prompt, index, sampling: written)
+
+
+@pytest.mark.parametrize(
     "call",
     [
         r'{"name": "weather", "arguments": {"x": "\ud800"}}',
@@ -131,10 +163,9 @@ def test_a_reply_with_a_call_ends_for_its_call(serve: Callable[..., None]) -> No
 )
 def test_a_call_that_cannot_be_sent_as_json_stays_text(serve: Callable[..., None], call: str) -> None:
     text = f"<tool_call>{call}</tool_call>"
-    function = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
     async def test(at: Served) -> None:
-        chat = await at.http.post("/v1/chat/completions", json={"messages": QUESTION, "tools": [function]})
+        chat = await at.http.post("/v1/chat/completions", json={"messages": QUESTION, "tools": [FUNCTION]})
         assert (chat.status_code, chat.json()["choices"][0]["message"]["content"]) == (200, text)
         body = {"max_tokens": 10_000, "messages": QUESTION, "tools": [TOOL]}
         message = await at.http.post("/v1/messages", json=body)
