@@ -7,18 +7,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from dojang.tool_calls.json_types import is_of_type
+
 __all__ = ["value_of"]
 
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Some templates write constants as Python does."""
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
 
 
 def value_of(text: str, schema: Mapping[str, Any] | None) -> Any:
@@ -31,17 +25,13 @@ def value_of(text: str, schema: Mapping[str, Any] | None) -> Any:
         found = json.loads(_PYTHON.get(text.strip(), text))
     except (ValueError, RecursionError):
         found, known = None, False
-    else:
-        known = not allowed or any(_is(found, each) for each in allowed)
+    else:  # a string in JSON is one as it is, with its quotes, unless any value will do
+        known = not allowed or any(is_of_type(found, each) for each in allowed - {"string"})
     if known:
         return found
     if not allowed or "string" in allowed:
         return text
     raise ValueError(" or ".join(sorted(allowed)))
-
-
-def _is(value: object, name: str) -> bool:
-    return isinstance(value, _TYPES.get(name, ())) and (name == "boolean" or not isinstance(value, bool))
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:

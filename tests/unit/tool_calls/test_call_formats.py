@@ -133,6 +133,7 @@ MALFORMED: list[tuple[CallFormat, str, str]] = [
     (FunctionTags(), "<tool_call>\n<function=f>\n<parameter=x>\n1", "must have the form"),
     (FunctionTags(), function(("n", "seven")), "the parameter n: 'seven' is not of type integer"),
     (FunctionTags(), function(("n", "true")), "is not of type integer"),
+    (FunctionTags(), function(("share", "NaN")), "'NaN' is not of type number"),
     (FunctionTags(), function(("x", "1"), ("x", "2")), "the parameter x twice"),
     (FunctionTags(), function(("any", r'"\ud800"')), "is no JSON"),
     (KeyValueTags(), '<tool_call>{"name": "f"}</tool_call>', "must have the form <tool_call>NAME"),
