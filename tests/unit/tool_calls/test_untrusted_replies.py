@@ -1,4 +1,4 @@
-"""Any text is parsed in every format: a model writes it, and what it writes must not end the run."""
+"""Any text is parsed in every format, with any schemas: models and clients write them, and must not end the run."""
 
 import json
 import random
@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from dojang.tool_calls.calls import CallFormat, MalformedCall
+from dojang.tool_calls.calls import CallFormat, MalformedCall, ToolCall
 from dojang.tool_calls.formats import FORMATS, schemas_by_name
+from dojang.tool_calls.xml_calls import FunctionTags, KeyValueTags
 
 TYPES: list[object] = ["string", "integer", "number", "boolean", "array", "object", "null", ["integer", "null"]]
 ARGUMENTS = {f"x{place}": {"type": each} for place, each in enumerate(TYPES)} | {"any": {}}
@@ -82,6 +83,36 @@ def test_no_reply_makes_a_format_fail(form: CallFormat) -> None:
             else:
                 json.dumps([each.name, each.arguments], allow_nan=False, ensure_ascii=False).encode()
     assert len(kinds) == 2, "some were calls, and some were malformed"
+
+
+def deep(depth: int) -> object:
+    """Returns a schema of options inside of options."""
+    return {"anyOf": [deep(depth - 1)]} if depth else {"type": "integer"}
+
+
+SCHEMAS_OF_CLIENTS: list[tuple[object, object]] = [
+    (True, 7), (False, 7), ({}, 7), ([], 7), ("integer", 7), (None, "7"), ({"type": "integer"}, 7),
+    ({"type": None}, 7), ({"type": 5}, 7), ({"type": "str"}, 7), ({"type": [["string"]]}, 7), ({"type": {}}, 7),
+    ({"type": ["string", "null"]}, "7"), ({"anyOf": None}, 7), ({"anyOf": 5}, 7), ({"anyOf": True}, 7),
+    ({"anyOf": [{"type": "string"}, True]}, 7), ({"oneOf": {"type": "string"}}, "7"), ({"enum": None}, "7"),
+    (deep(10), 7), (deep(900), 7),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value"), SCHEMAS_OF_CLIENTS)
+def test_any_schema_of_an_argument_is_read(schema: object, value: object) -> None:
+    tools = schemas_by_name([{"function": {"name": "f", "parameters": {"properties": {"x": schema}}}}])
+    calls = (ToolCall("f", {"x": value}),)
+    assert FunctionTags().parse("<tool_call><function=f><parameter=x>7</parameter></function>", tools).calls == calls
+    assert KeyValueTags().parse("<tool_call>f<arg_key>x</arg_key><arg_value>7</arg_value>", tools).calls == calls
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [None, True, [], "x", {"properties": ["x"]}, {"properties": None}, {"properties": True}, [{"properties": {}}]],
+)
+def test_parameters_that_are_no_schema_name_no_arguments(parameters: object) -> None:
+    assert schemas_by_name([{"function": {"name": "f", "parameters": parameters}}]) == {"f": {}}
 
 
 def test_python_does_not_warn_of_what_a_model_wrote() -> None:
