@@ -83,9 +83,11 @@ class CallFormat(ABC):
             return None if end < 0 else end + len(_END_OF_THINKING)
         if _END_OF_THINKING not in reply and _THINK not in reply:
             return 0
-        outside = reply
+        parts, place = list[str](), 0
         for block in self.blocks(reply, tools):
-            outside = outside[: block.start] + " " * (block.end - block.start) + outside[block.end :]
+            parts += [reply[place : block.start], " " * (block.end - block.start)]
+            place = block.end
+        outside = "".join([*parts, reply[place:]])
         end = outside.find(_END_OF_THINKING)
         end = 0 if end < 0 else end + len(_END_OF_THINKING)
         return None if _THINK in outside[end:] else end

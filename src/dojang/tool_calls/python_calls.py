@@ -30,16 +30,18 @@ class PythonCalls(CallFormat):
     name = "a list of Python calls"
 
     def blocks(self, text: str, tools: ToolSchemas) -> Sequence[CallBlock]:
-        found, place = list[CallBlock](), text.find(_OPEN)
+        found, place, strings_end = list[CallBlock](), text.find(_OPEN), True
         while place >= 0:
-            block = _BLOCK.match(text, place)
+            # Behind a string that never ends, a closing tag inside a string ends the call, too: to look for the end of
+            # the strings of each call would take the square of the time.
+            block = _BLOCK.match(text, place) if strings_end else None
             if block is not None:
                 found.append(CallBlock(place, block.end(), tuple(_read(block[1]))))
-            else:  # a string that does not end, or no closing tag
-                close = text.find(_CLOSE, place)
-                stop = len(text) if close < 0 else close + len(_CLOSE)
+            else:
+                strings_end, close = False, text.find(_CLOSE, place)
                 inside = text[place + len(_OPEN) : None if close < 0 else close]
-                found.append(CallBlock(place, stop, tuple(_read(inside))))
+                end = len(text) if close < 0 else close + len(_CLOSE)
+                found.append(CallBlock(place, end, tuple(_read(inside))))
             place = text.find(_OPEN, found[-1].end)
         return found
 

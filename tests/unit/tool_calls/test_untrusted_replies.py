@@ -4,11 +4,14 @@ import json
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 
 from dojang.tool_calls.calls import CallFormat, MalformedCall, ToolCall
 from dojang.tool_calls.formats import FORMATS, schemas_by_name
+from dojang.tool_calls.json_calls import BareJson, TaggedJson
+from dojang.tool_calls.python_calls import PythonCalls
 from dojang.tool_calls.xml_calls import FunctionTags, KeyValueTags
 
 TYPES: list[object] = ["string", "integer", "number", "boolean", "array", "object", "null", ["integer", "null"]]
@@ -113,6 +116,55 @@ def test_any_schema_of_an_argument_is_read(schema: object, value: object) -> Non
 )
 def test_parameters_that_are_no_schema_name_no_arguments(parameters: object) -> None:
     assert schemas_by_name([{"function": {"name": "f", "parameters": parameters}}]) == {"f": {}}
+
+
+def seconds(form: CallFormat, reply: str) -> float:
+    """Returns the processor time of parsing."""
+    found = []
+    for _ in range(3):
+        begun = time.process_time()
+        form.parse(reply, SCHEMAS)
+        found.append(time.process_time() - begun)
+    return min(found)
+
+
+@pytest.mark.parametrize(
+    ("form", "repeated"),
+    [
+        (TaggedJson(), "<tool_call></tool_call>"),
+        (TaggedJson(), '<tool_call>{"name": "f</tool_call>'),
+        (TaggedJson(), '<tool_call>"\\"</tool_call>'),
+        (BareJson(), '{"name": "f", "parameters": {}};'),
+        (BareJson(), '{"name": "f", "parameters": {'),
+        (BareJson(), "```json\n{"),
+        (FunctionTags(), "<tool_call></tool_call>"),
+        (FunctionTags(), "<tool_call><function=f><parameter=x1>x</tool_call>"),
+        (FunctionTags(), "<tool_call><function=f><parameter=x1>x</parameter>y</tool_call>"),
+        (FunctionTags(), "<tool_call><function=f><parameter=x1>x</parameter><parameter=x2></tool_call>"),
+        (KeyValueTags(), "<tool_call>f<arg_key>x1</arg_key><arg_value>x</tool_call>"),
+        (KeyValueTags(), "<tool_call>f<arg_key>x1</arg_key><arg_value>x</arg_value>y</tool_call>"),
+        (PythonCalls(), "<|tool_call_start|>[f(x='1)]<|tool_call_end|>"),
+        (PythonCalls(), '<|tool_call_start|>"\\"<|tool_call_end|>'),
+        (PythonCalls(), "<|tool_call_start|>[f()]<|tool_call_end|>"),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "</think>4", "</parameter></function></tool_call>", "'"])
+def test_time_grows_with_the_length_of_a_reply(form: CallFormat, repeated: str, end: str) -> None:
+    """Not with its square, which would hold up all other episodes: 8 times the length is not 64 times the time."""
+    short, long = (seconds(form, repeated * count + end) for count in (200, 1600))
+    assert long < 24 * short
+
+
+def test_errors_in_calls_do_not_count_the_lines_before_them() -> None:
+    calls = "<tool_call>[</tool_call>" * 1000
+    assert seconds(TaggedJson(), "\n" * 4_000_000 + calls) < 3 * seconds(TaggedJson(), calls)
+
+
+def test_a_call_behind_a_string_that_does_not_end_is_parsed() -> None:
+    calls = "<|tool_call_start|>[f(x='it's')]<|tool_call_end|><|tool_call_start|>[f(x='2')]<|tool_call_end|>"
+    malformed, call = PythonCalls().parse(calls, SCHEMAS).calls
+    assert isinstance(malformed, MalformedCall)
+    assert call == ToolCall("f", {"x": "2"})
 
 
 def test_python_does_not_warn_of_what_a_model_wrote() -> None:
