@@ -2,14 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import openai
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from dojang.environments.policy_server.show import find_stop
 from dojang.types import Completion, Sampling
+from dojang.workflows.chat_renderer import ChatRenderer
 from policy_clients import Served, policy_of, served, with_tools
 from scripted_engine import ScriptedEngine
 
@@ -87,6 +89,31 @@ def test_a_prompt_that_cannot_be_sampled_fails_them_all(serve: Callable[..., Non
         assert not at.session.busy
 
     serve(test, reply)
+
+
+def test_a_reply_that_cannot_be_shown_leaves_no_trace_of_the_others(
+    serve: Callable[..., None], tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(self: ChatRenderer, messages: object, reply: Sequence[int]) -> None:
+        if "bad" in str(tokenizer.decode(list(reply))):
+            raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ChatRenderer, "parse_reply", parse)
+
+    async def test(at: Served) -> None:
+        create: Any = at.client.completions.create
+        first = await create(model="policy", prompt=[1, 2, 3], extra_body={"return_token_ids": True})
+        (stream,) = at.session.streams
+        known = list(stream.tokens)
+        prompt = [1, 2, 3, *first.choices[0].token_ids, 5]
+        other = tokenizer.encode("bad", add_special_tokens=False)
+        with pytest.raises(openai.InternalServerError):
+            await create(model="policy", prompt=[prompt, other])
+        assert [each.tokens for each in at.session.streams] == [known]
+        await create(model="policy", prompt=prompt)
+        assert len(at.session.streams) == 1, "the next request continues the conversation"
+
+    serve(test, lambda prompt, index, sampling: "bad" if prompt == "bad" else "fine")
 
 
 def test_a_stop_sequence_is_named(serve: Callable[..., None]) -> None:
