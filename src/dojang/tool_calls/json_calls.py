@@ -11,7 +11,7 @@ from typing import Any
 
 from dojang.tool_calls.calls import Call, CallBlock, CallFormat, MalformedCall, ToolCall, ToolSchemas
 
-__all__ = ["BareJson", "TaggedJson", "parse_json_calls"]
+__all__ = ["BareJson", "TaggedJson"]
 
 _OPEN, _CLOSE, _PYTHON_TAG = "<tool_call>", "</tool_call>", "<|python_tag|>"
 _CLOSED = re.compile(r"\s*</tool_call>")
@@ -45,7 +45,7 @@ class TaggedJson(CallFormat):
         while place >= 0:
             found.append(self._block(text, place))
             place = text.find(_OPEN, found[-1].end)
-        return found or _without_tags(text, "arguments", "parameters")
+        return found or _without_tags(text)
 
     def _block(self, text: str, start: int) -> CallBlock:
         first = start + len(_OPEN)
@@ -80,13 +80,6 @@ class BareJson(CallFormat):
         if not calls:
             calls = _in_code_block(stripped) or _beside_text(inside, tools)
         return [CallBlock(0, len(text), tuple(calls))] if calls else []
-
-
-def parse_json_calls(reply: str) -> tuple[Call, ...]:
-    """Returns the calls of a reply in either format, where the model's is not known."""
-    tagged = TaggedJson().parse(reply, {}).calls
-    bare = BareJson().parse(reply, {}).calls
-    return bare if bare and _OPEN not in reply and not _has_arguments(reply) else tagged or bare
 
 
 def _decode(text: str, start: int) -> tuple[Any, int]:
@@ -132,18 +125,14 @@ def _beside_text(text: str, tools: ToolSchemas) -> list[Call]:
     return [_ALONE] if any(match[1] in tools for match in _BEGUN.finditer(text)) else []
 
 
-def _without_tags(text: str, *names: str) -> list[CallBlock]:
+def _without_tags(text: str) -> list[CallBlock]:
     """Returns a malformed call for an object that lacks its tags, alone or in the last code block."""
     stripped = text.strip()
     block = _LAST_BLOCK.search(stripped)
-    if not _is_call(_loads(block[1] if block else stripped), *names):
+    if not _is_call(_loads(block[1] if block else stripped), "arguments", "parameters"):
         return []
     reason = "must stand between <tool_call> and </tool_call>; write it again like that"
     return [CallBlock(0, len(text), (MalformedCall(reason),))]
-
-
-def _has_arguments(reply: str) -> bool:
-    return bool(_without_tags(reply, "arguments"))
 
 
 def _loads(text: str) -> object:

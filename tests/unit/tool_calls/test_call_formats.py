@@ -55,15 +55,64 @@ CASES: list[tuple[CallFormat, str, list[Call]]] = [
         '<tool_call>{"name": "f", "arguments": {"x": "<tool_call>"}}',
         [ToolCall("f", {"x": "<tool_call>"})],
     ),
-    (TaggedJson(), "the answer is 4", []),
+    (
+        TaggedJson(),
+        '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>',
+        [ToolCall("add", {"a": 1, "b": 2})],
+    ),
+    (
+        TaggedJson(),
+        'I add.\n<tool_call>{"name": "f"}</tool_call>\n<tool_call>{"name": "g", "arguments": {}}</tool_call>',
+        [ToolCall("f"), ToolCall("g")],
+    ),
+    (
+        TaggedJson(),
+        '<tool_call>[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"x": [1]}}]</tool_call>',
+        [ToolCall("f"), ToolCall("g", {"x": [1]})],
+    ),
+    (
+        TaggedJson(),
+        '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>',
+        [ToolCall("f", {"x": 1})],
+    ),
+    (
+        TaggedJson(),
+        '<tool_call>{"name": "f", "arguments": {"x": "</think>"}}</tool_call>',
+        [ToolCall("f", {"x": "</think>"})],
+    ),
+    (
+        TaggedJson(),
+        '<tool_call>{"name": "f", "arguments": {"x": "<think>"}}</tool_call>',
+        [ToolCall("f", {"x": "<think>"})],
+    ),
+    (
+        TaggedJson(),
+        '<tool_call>{"name": "f", "arguments": {"code": "</div>"}}</tool_call>',
+        [ToolCall("f", {"code": "</div>"})],
+    ),
+    (TaggedJson(), '<think>so</think><tool_call>{"name": "f"}</tool_call>', [ToolCall("f")]),
+    (TaggedJson(), '<think>I could <tool_call>{"name": "f"}</tool_call></think>No need: 4', []),
+    (TaggedJson(), '<think>I could <tool_call>{"name": "f"}</tool_call>', []),
+    (TaggedJson(), 'I could <tool_call>{"name": "f"}</tool_call></think>No need: 4', []),
     (
         BareJson(),
         '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {"x": 1}}',
         [ToolCall("f"), ToolCall("g", {"x": 1})],
     ),
-    (BareJson(), '<|python_tag|>{"name": "f", "parameters": {}}', [ToolCall("f")]),
+    (BareJson(), '{"name": "add", "parameters": {"a": 1}}', [ToolCall("add", {"a": 1})]),
+    (BareJson(), '<|python_tag|>{"name": "f", "parameters": {"a": 1}}', [ToolCall("f", {"a": 1})]),
     (BareJson(), 'The schema is {"name": "other", "parameters": {}}.', []),
-    (BareJson(), '{"answer": 4}', []),
+    *(
+        (form, answer, list[Call]())
+        for form in (TaggedJson(), BareJson())
+        for answer in (
+            "The answer is 4.",
+            '{"answer": 4}',
+            '{"name": "Ada", "age": 36}',
+            '```json\n{"name": "Ada", "age": 36}\n```',
+            '```json\n{"name": "f", "arguments": {}}\n```\n#### The final answer is 4',
+        )
+    ),
     (FunctionTags(), function(("x", "7")), [ToolCall("f", {"x": "7"})]),
     (FunctionTags(), function(("n", "7"), ("on", "True")), [ToolCall("f", {"n": 7, "on": True})]),
     (
@@ -114,7 +163,20 @@ CASES: list[tuple[CallFormat, str, list[Call]]] = [
     ),
 ]
 MALFORMED: list[tuple[CallFormat, str, str]] = [
+    (TaggedJson(), "<tool_call>{name: f}</tool_call>", "is no valid JSON"),
+    (TaggedJson(), '<tool_call>{"name": "f", "arguments": {}', "is no valid JSON"),
+    (TaggedJson(), "<tool_call></tool_call>", "is no valid JSON"),
+    (TaggedJson(), "<tool_call>" + "[" * 100_000 + "</tool_call>", "is no valid JSON"),
+    (TaggedJson(), '<tool_call>"f"</tool_call>', '"name"'),
+    (TaggedJson(), "<tool_call>[]</tool_call>", '"name"'),
+    (TaggedJson(), '<tool_call>{"arguments": {}}</tool_call>', '"name"'),
+    (TaggedJson(), '<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "must be an object"),
+    (TaggedJson(), '<tool_call>{"name": "f", "arguments": "{"}</tool_call>', "no valid JSON"),
+    (TaggedJson(), '{"name": "f", "arguments": {}}', "between <tool_call> and </tool_call>"),
     (TaggedJson(), '{"name": "f", "parameters": {}}', "between <tool_call> and </tool_call>"),
+    (TaggedJson(), '```json\n{"name": "f", "arguments": {"x": 1}}\n```', "between <tool_call> and </tool_call>"),
+    (BareJson(), "<|python_tag|>print(1)", "is no valid JSON"),
+    (BareJson(), 'I call it:\n```json\n{"name": "f", "parameters": {}}\n```\n', "not in a code block"),
     (TaggedJson(), function(), "is no valid JSON"),
     (TaggedJson(), r'<tool_call>{"name": "f", "arguments": {"x": ["\ud800"]}}</tool_call>', "is no JSON"),
     (TaggedJson(), r'<tool_call>{"name": "f", "arguments": {"\udfff": 1}}</tool_call>', "is no JSON"),
