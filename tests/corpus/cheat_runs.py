@@ -11,7 +11,6 @@ shell, with the same files and variables.
 """
 
 import asyncio
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from dojang.environments.results import as_step
 from dojang.environments.terminal import Terminal, TerminalConfig
 from dojang.judge.sandbox.file_tree import FileTree
 from dojang.judge.shell_sandbox import ShellSandbox
+from dojang.tool_calls.calls import ToolCall
 from dojang.types import Message, Problem, Verdict
 
 HERE = Path(__file__).parent
@@ -81,8 +81,8 @@ def run_in_terminal(config: TerminalConfig, task: str, script: str) -> tuple[str
     environment = Terminal(config)
     try:
         environment.reset(problem_of(task))
-        call = json.dumps({"name": "bash", "arguments": {"command": script}})
-        told = as_step(asyncio.run(environment.step(Reply(f"<tool_call>{call}</tool_call>", 0, 1))))
+        call = ToolCall("bash", {"command": script})
+        told = as_step(asyncio.run(environment.step(Reply("", 0, 1, calls=[call]))))
         assert isinstance(told, Step)
         ended = as_step(asyncio.run(environment.step(Reply("done", 1, 0))))
         assert ended.verdict is not None

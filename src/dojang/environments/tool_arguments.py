@@ -1,21 +1,13 @@
 """Checks arguments of tool calls against the JSON schema of the tool: a model writes any JSON."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dojang.tool_calls.json_types import JSON_TYPES, is_of_type
+
 __all__ = ["wrong_argument"]
 
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
 _WORDS = {"string": "text (a JSON string)", "integer": "an integer", "array": "a list", "object": "a JSON object"}
 _SHOWN = 80
 
@@ -37,8 +29,8 @@ def _wrong(value: object, schema: Mapping[str, Any], name: str) -> str:
         return "" if "" in found else " or ".join(found)
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    known = [each for each in kinds if each in _TYPES]
-    if known and not any(_is(value, each) for each in known):
+    known = [each for each in kinds if each in JSON_TYPES]
+    if known and not any(is_of_type(value, each) for each in known):
         return _must(name, " or ".join(_WORDS.get(each, f"a {each}") for each in known), value)
     if "enum" in schema and not any(value == each and type(value) is type(each) for each in schema["enum"]):
         return _must(name, "one of " + ", ".join(map(_shown, schema["enum"])), value)
@@ -55,14 +47,6 @@ def _inside(value: object, schema: Mapping[str, Any], name: str) -> Sequence[tup
     if isinstance(value, dict):
         return [(one, schema.get("additionalProperties", {}), f"{name}.{key}") for key, one in value.items()]
     return []
-
-
-def _is(value: object, kind: str) -> bool:
-    if isinstance(value, bool):  # Python's are integers, too
-        return kind == "boolean"
-    if isinstance(value, float) and not math.isfinite(value):  # NaN, which is no JSON
-        return False
-    return isinstance(value, _TYPES[kind])
 
 
 def _must(name: str, expected: str, value: object) -> str:

@@ -17,7 +17,6 @@ from dojang.environments.calls import EnvironmentFailed, in_thread
 from dojang.environments.tool_arguments import wrong_argument
 from dojang.judge.worker_handle import WorkerFailed
 from dojang.tool_calls.calls import MalformedCall, ToolCall
-from dojang.tool_calls.json_calls import parse_json_calls
 from dojang.types import Message
 
 __all__ = ["ToolEnvironment", "is_outage", "schemas_of", "shortened"]
@@ -86,7 +85,7 @@ class ToolEnvironment(Environment):
     """Longest result of a tool; longer ones are cut in the middle."""
 
     async def step(self, reply: Reply) -> StepResult:
-        calls = parse_json_calls(reply.text) if reply.calls is None else reply.calls
+        calls = reply.calls or ()
         if not calls:
             return await self._answered(reply)
         found: Any = await in_thread(self.tools)

@@ -6,6 +6,7 @@ Parts
   xml_calls.py        function and parameter tags (Qwen3-Coder, Qwen3.5, Nemotron 3), key and value tags (GLM-4.5)
   python_calls.py     a list of Python calls (LFM2)
   argument_values.py  values of arguments that a format writes as plain text, by the JSON schema of the tool
+  json_types.py       types of JSON values, by their names in JSON schemas
   formats.py          which format a chat template writes, found by rendering calls and parsing them again
 
 Parsing is exact: the text that a chat template writes for a call is parsed to this call. Text that was meant as a call

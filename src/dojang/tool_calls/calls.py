@@ -11,6 +11,8 @@ __all__ = ["Call", "CallBlock", "CallFormat", "MalformedCall", "ParsedReply", "T
 ToolSchemas: TypeAlias = Mapping[str, Mapping[str, Any]]
 """JSON schemas of the arguments of each tool, by the tool's name and the argument's."""
 _THINK, _END_OF_THINKING = "<think>", "</think>"
+_MOST_NESTED = 100
+"""Deepest nesting of arguments. Python's own limit depends on the caller: what was parsed could not be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,9 @@ class ToolCall:
 class MalformedCall:
     """Text that was meant as a tool call, and why it is none."""
 
-    text: str
     reason: str
+    text: str = ""
+    """The whole text of the calls that it was written with, such as those of a list; `parse` fills it in."""
 
 
 Call: TypeAlias = ToolCall | MalformedCall
@@ -62,10 +65,11 @@ class CallFormat(ABC):
         answer = self._end_of_thinking(reply, tools)
         if answer is None:
             return ParsedReply(reply)
-        blocks = self.blocks(reply[answer:], tools)
+        text = reply[answer:]
+        blocks = self.blocks(text, tools)
         if not blocks:
             return ParsedReply(reply)
-        calls = tuple(_checked(call) for block in blocks for call in block.calls)
+        calls = tuple(_checked(call, text[block.start : block.end]) for block in blocks for call in block.calls)
         return ParsedReply(reply[: answer + blocks[0].start].strip(), calls)
 
     @abstractmethod
@@ -79,19 +83,29 @@ class CallFormat(ABC):
             return None if end < 0 else end + len(_END_OF_THINKING)
         if _END_OF_THINKING not in reply and _THINK not in reply:
             return 0
-        outside = reply
+        parts, place = list[str](), 0
         for block in self.blocks(reply, tools):
-            outside = outside[: block.start] + " " * (block.end - block.start) + outside[block.end :]
+            parts += [reply[place : block.start], " " * (block.end - block.start)]
+            place = block.end
+        outside = "".join([*parts, reply[place:]])
         end = outside.find(_END_OF_THINKING)
         end = 0 if end < 0 else end + len(_END_OF_THINKING)
         return None if _THINK in outside[end:] else end
 
 
-def _checked(call: Call) -> Call:
-    """Returns a call whose arguments can be written as JSON, for clients and records; else a malformed one."""
-    if isinstance(call, ToolCall):
-        try:
-            json.dumps(call.arguments, allow_nan=False)
-        except (ValueError, RecursionError) as error:  # 1e999 is infinite
-            return MalformedCall(call.name, f"has an argument that is no JSON: {error}")
+def _checked(call: Call, text: str) -> Call:
+    """Returns a call that can be sent as JSON, to clients and in records; else a malformed one, with its text."""
+    if isinstance(call, MalformedCall):
+        return MalformedCall(call.reason, text)
+    try:
+        if _depth(call.arguments) > _MOST_NESTED:
+            raise ValueError("nested too deeply")
+        (call.name + json.dumps(call.arguments, allow_nan=False, ensure_ascii=False)).encode()
+    except (ValueError, RecursionError) as error:  # 1e999 is infinite, \ud800 is half a character
+        return MalformedCall(f"has a name or an argument that is no JSON: {error}", text)
     return call
+
+
+def _depth(value: object) -> int:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inside), default=0)

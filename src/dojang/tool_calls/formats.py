@@ -81,9 +81,14 @@ def recognize(render: Render, reply_text: Callable[[str, str], str]) -> CallForm
 
 
 def schemas_by_name(tools: Sequence[Mapping[str, Any]]) -> ToolSchemas:
-    """Returns the schemas of arguments from tools in the form of OpenAI's API."""
+    """Returns the schemas of arguments from tools in the form of OpenAI's API. Tools may be a client's: parameters that
+    are no objects of JSON Schema name no arguments."""
     functions = [each.get("function", each) for each in tools]
-    return {str(each.get("name")): (each.get("parameters") or {}).get("properties") or {} for each in functions}
+    return {str(each.get("name")): _mapping(_mapping(each.get("parameters")).get("properties")) for each in functions}
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _tried(render: Render) -> list[tuple[ToolCall, ...]]:

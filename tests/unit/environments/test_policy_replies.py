@@ -2,20 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import openai
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from dojang.environments.policy_server.show import find_stop
 from dojang.types import Completion, Sampling
+from dojang.workflows.chat_renderer import ChatRenderer
 from policy_clients import Served, policy_of, served, with_tools
 from scripted_engine import ScriptedEngine
 
 QUESTION: list[Any] = [{"role": "user", "content": "what is 3 + 4?"}]
 CALL = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}
+FUNCTION = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 Test = Callable[[Served], Awaitable[None]]
 
 
@@ -37,7 +40,7 @@ def serve(tokenizer: PreTrainedTokenizerBase) -> Callable[..., None]:
 
     def run(test: Test, reply: Callable[[str, int, Sampling], str]) -> None:
         async def play() -> None:
-            async with served(policy_of(StoppingEngine(own, reply), own)) as at:
+            async with served(policy_of(StoppingEngine(own, reply), own, max_tokens=10_000)) as at:
                 await test(at)
 
         asyncio.run(play())
@@ -88,6 +91,31 @@ def test_a_prompt_that_cannot_be_sampled_fails_them_all(serve: Callable[..., Non
     serve(test, reply)
 
 
+def test_a_reply_that_cannot_be_shown_leaves_no_trace_of_the_others(
+    serve: Callable[..., None], tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(self: ChatRenderer, messages: object, reply: Sequence[int]) -> None:
+        if "bad" in str(tokenizer.decode(list(reply))):
+            raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ChatRenderer, "parse_reply", parse)
+
+    async def test(at: Served) -> None:
+        create: Any = at.client.completions.create
+        first = await create(model="policy", prompt=[1, 2, 3], extra_body={"return_token_ids": True})
+        (stream,) = at.session.streams
+        known = list(stream.tokens)
+        prompt = [1, 2, 3, *first.choices[0].token_ids, 5]
+        other = tokenizer.encode("bad", add_special_tokens=False)
+        with pytest.raises(openai.InternalServerError):
+            await create(model="policy", prompt=[prompt, other])
+        assert [each.tokens for each in at.session.streams] == [known]
+        await create(model="policy", prompt=prompt)
+        assert len(at.session.streams) == 1, "the next request continues the conversation"
+
+    serve(test, lambda prompt, index, sampling: "bad" if prompt == "bad" else "fine")
+
+
 def test_a_stop_sequence_is_named(serve: Callable[..., None]) -> None:
     body = {"model": "policy", "max_tokens": 99, "messages": QUESTION, "stop_sequences": ["é!", "answer"]}
 
@@ -118,6 +146,59 @@ def test_a_reply_with_a_call_ends_for_its_call(serve: Callable[..., None]) -> No
         assert (found["stop_reason"], found["stop_sequence"]) == ("tool_use", None)
 
     serve(test, lambda prompt, index, sampling: f"{CALL} END")
+
+
+@pytest.mark.parametrize(
+    ("written", "content"),
+    [
+        (f"I look. {CALL}<tool_call>{{oops}}</tool_call>", "I look.\n<tool_call>{oops}</tool_call>"),
+        (f"<tool_call>{{oops}}</tool_call>\n{CALL}\n<tool_call>[", "<tool_call>{oops}</tool_call>\n<tool_call>["),
+        (
+            f'{CALL}<tool_call>[7, 8, {{"name": "weather"}}]</tool_call>',
+            '<tool_call>[7, 8, {"name": "weather"}]</tool_call>',
+        ),
+        (f"I look.\n{CALL}", "I look."),
+    ],
+)
+def test_a_malformed_call_beside_a_valid_one_is_text(serve: Callable[..., None], written: str, content: str) -> None:
+    async def test(at: Served) -> None:
+        chat = (await at.http.post("/v1/chat/completions", json={"messages": QUESTION, "tools": [FUNCTION]})).json()
+        message = chat["choices"][0]["message"]
+        assert message["content"] == content
+        assert {each["function"]["name"] for each in message["tool_calls"]} == {"weather"}
+        assert chat["choices"][0]["finish_reason"] == "tool_calls"
+        body = {"max_tokens": 999, "messages": QUESTION, "tools": [TOOL]}
+        reply = (await at.http.post("/v1/messages", json=body)).json()
+        assert reply["content"][0] == {"type": "text", "text": content}
+        assert {each["name"] for each in reply["content"][1:]} == {"weather"}
+        results = [{"type": "tool_result", "tool_use_id": each["id"], "content": "5"} for each in reply["content"][1:]]
+        more = [{"role": "assistant", "content": reply["content"]}, {"role": "user", "content": results}]
+        await at.http.post("/v1/messages", json={**body, "messages": [*QUESTION, *more]})
+        assert len(at.session.streams) == 2, "what the client sends back is known"
+
+    serve(test, lambda prompt, index, sampling: written)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        r'{"name": "weather", "arguments": {"x": "\ud800"}}',
+        r'{"name": "\ud800"}',
+        *(f'{{"name": "weather", "arguments": {{"x": {"[" * deep}{"]" * deep}}}}}' for deep in (120, 930, 2000)),
+    ],
+    ids=len,
+)
+def test_a_call_that_cannot_be_sent_as_json_stays_text(serve: Callable[..., None], call: str) -> None:
+    text = f"<tool_call>{call}</tool_call>"
+
+    async def test(at: Served) -> None:
+        chat = await at.http.post("/v1/chat/completions", json={"messages": QUESTION, "tools": [FUNCTION]})
+        assert (chat.status_code, chat.json()["choices"][0]["message"]["content"]) == (200, text)
+        body = {"max_tokens": 10_000, "messages": QUESTION, "tools": [TOOL]}
+        message = await at.http.post("/v1/messages", json=body)
+        assert (message.status_code, message.json()["content"]) == (200, [{"type": "text", "text": text}])
+
+    serve(test, lambda prompt, index, sampling: text)
 
 
 @pytest.mark.parametrize(

@@ -16,69 +16,8 @@ from dojang.environments.base import Reply
 from dojang.environments.calls import EnvironmentFailed, call_with_limit
 from dojang.environments.tools import ToolEnvironment, schemas_of
 from dojang.judge.worker_handle import WorkerFailed
-from dojang.tool_calls.calls import MalformedCall, ToolCall
-from dojang.tool_calls.json_calls import parse_json_calls
+from dojang.tool_calls.json_calls import TaggedJson
 from dojang.types import Message, Outcome, Verdict
-
-
-@pytest.mark.parametrize(
-    ("reply", "calls"),
-    [
-        ("The answer is 4.", []),
-        (
-            '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>',
-            [ToolCall("add", {"a": 1, "b": 2})],
-        ),
-        (
-            'I add.\n<tool_call>{"name": "f"}</tool_call>\n<tool_call>{"name": "g", "arguments": {}}</tool_call>',
-            [ToolCall("f"), ToolCall("g")],
-        ),
-        (
-            '<tool_call>[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"x": [1]}}]</tool_call>',
-            [ToolCall("f"), ToolCall("g", {"x": [1]})],
-        ),
-        ('<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', [ToolCall("f", {"x": 1})]),
-        ('{"name": "add", "parameters": {"a": 1}}', [ToolCall("add", {"a": 1})]),
-        ('<|python_tag|>{"name": "add", "parameters": {"a": 1}}', [ToolCall("add", {"a": 1})]),
-        ('{"answer": 4}', []),
-        ('{"name": "Ada", "age": 36}', []),
-        ('```json\n{"name": "Ada", "age": 36}\n```', []),
-        ('```json\n{"name": "f", "arguments": {}}\n```\n#### The final answer is 4', []),
-        ('<think>I could <tool_call>{"name": "f"}</tool_call></think>No need: 4', []),
-        ('<think>I could <tool_call>{"name": "f"}</tool_call>', []),
-        ('I could <tool_call>{"name": "f"}</tool_call></think>No need: 4', []),
-        ('<tool_call>{"name": "f", "arguments": {"x": "</think>"}}</tool_call>', [ToolCall("f", {"x": "</think>"})]),
-        ('<tool_call>{"name": "f", "arguments": {"x": "<think>"}}</tool_call>', [ToolCall("f", {"x": "<think>"})]),
-        ('<think>so</think><tool_call>{"name": "f"}</tool_call>', [ToolCall("f")]),
-        ('<tool_call>{"name": "f", "arguments": {"code": "</div>"}}</tool_call>', [ToolCall("f", {"code": "</div>"})]),
-    ],
-)
-def test_calls_are_parsed(reply: str, calls: list[ToolCall]) -> None:
-    assert parse_json_calls(reply) == tuple(calls)
-
-
-@pytest.mark.parametrize(
-    ("reply", "reason"),
-    [
-        ("<tool_call>{name: f}</tool_call>", "is no valid JSON"),
-        ('<tool_call>{"name": "f", "arguments": {}', "is no valid JSON"),
-        ("<tool_call></tool_call>", "is no valid JSON"),
-        ('<tool_call>"f"</tool_call>', '"name"'),
-        ("<tool_call>[]</tool_call>", '"name"'),
-        ('<tool_call>{"arguments": {}}</tool_call>', '"name"'),
-        ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "must be an object"),
-        ('<tool_call>{"name": "f", "arguments": "{"}</tool_call>', "no valid JSON"),
-        ("<tool_call>" + "[" * 100_000 + "</tool_call>", "is no valid JSON"),
-        ("<|python_tag|>print(1)", "is no valid JSON"),
-        ('```json\n{"name": "f", "arguments": {"x": 1}}\n```', "between <tool_call> and </tool_call>"),
-        ('I call it:\n```json\n{"name": "f", "parameters": {}}\n```\n', "not in a code block"),
-        ('{"name": "f", "arguments": {}}', "between <tool_call> and </tool_call>"),
-    ],
-)
-def test_malformed_calls_are_told_apart(reply: str, reason: str) -> None:
-    (call,) = parse_json_calls(reply)
-    assert isinstance(call, MalformedCall)
-    assert reason in call.reason
 
 
 def add(a: int, b: int = 1) -> int:
@@ -152,8 +91,12 @@ class Calculator(ToolEnvironment):
         return {"x": "seven", "long": "a" * 5000 + "z" * 5000}[key]
 
 
+def reply_of(text: str) -> Reply:
+    return Reply(text, 0, 3, calls=TaggedJson().parse(text, {}).calls)
+
+
 def step(text: str) -> list[Message]:
-    found = asyncio.run(Calculator().step(Reply(text, 0, 3)))
+    found = asyncio.run(Calculator().step(reply_of(text)))
     assert isinstance(found, list)
     return found
 
@@ -205,7 +148,7 @@ def test_an_exception_of_a_tool_is_told_to_the_model(how: str, told: str) -> Non
     "how", ["refused", "timeout", "no host", "unavailable", "too many", "disk", "client", "own", "dojang", "sandbox"]
 )
 def test_an_outage_in_a_tool_is_a_failure(how: str) -> None:
-    reply = Reply(f'<tool_call>{{"name": "fails", "arguments": {{"how": "{how}"}}}}</tool_call>', 0, 3)
+    reply = reply_of(f'<tool_call>{{"name": "fails", "arguments": {{"how": "{how}"}}}}</tool_call>')
     with pytest.raises(EnvironmentFailed) as caught:
         asyncio.run(call_with_limit(Calculator().step, reply, timeout_s=60))
     assert str(FAILURES[how]) in str(caught.value)
@@ -298,14 +241,22 @@ def test_a_long_result_keeps_its_ends() -> None:
     assert "6000 characters left out" in message.content
 
 
-def test_a_reply_without_calls_is_graded() -> None:
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply("5", 0, 3, calls=()),
+        Reply("5", 0, 3),
+        Reply('{"name": "Bob", "parameters": {}}', 0, 3),  # the environment has no tools: an answer in JSON
+    ],
+)
+def test_a_reply_without_calls_is_graded(reply: Reply) -> None:
     environment = Calculator()
 
     async def grade(text: str) -> Verdict:
         return Verdict(Outcome.ACCEPTED, 1.0, detail=text)
 
     environment.grade = grade
-    assert asyncio.run(environment.step(Reply("5", 0, 3))) == Verdict(Outcome.ACCEPTED, 1.0, detail="5")
+    assert asyncio.run(environment.step(reply)) == Verdict(Outcome.ACCEPTED, 1.0, detail=reply.text)
 
 
 def test_schemas_come_from_hints_and_docstrings() -> None:

@@ -122,8 +122,9 @@ class Session:
             each.cancel()
 
     async def ask(self, requests: Sequence[PolicyRequest]) -> PolicyReply:
-        """Samples replies to a request of one prompt, or of several. Raises RequestRefused, before anything is sampled
-        if one of the prompts is to blame."""
+        """Samples replies to a request of one prompt, or of several, and records all of them or none: the agent sees
+        none of a request that fails. Raises RequestRefused, before anything is sampled if one of the prompts is to
+        blame."""
         self._check_open()
         if self._requests + len(requests) > self._rules.max_turns:
             self.limit = f"the agent sent more than workflow.max_turns={self._rules.max_turns} requests"
@@ -136,6 +137,7 @@ class Session:
         try:
             sampled = await asyncio.gather(*running)
             self._check_open()
+            shown = [_shown(each) for each in sampled]
         except BaseException:
             turn.cancel()
             for each in running:
@@ -144,8 +146,11 @@ class Session:
                 if isinstance(ended, _Sampled):
                     ended.release()
             raise
-        choices = tuple(choice for each in sampled for choice in self._recorded(each))
-        return PolicyReply(secrets.token_hex(12), tuple(each.prompt.tokens for each in asked), choices)
+        for one, choices in zip(sampled, shown, strict=True):
+            for at, choice in enumerate(choices):
+                self._record(one.asked, choice, one.place if at == 0 else None, (one.number, at))
+        prompts = tuple(each.prompt.tokens for each in asked)
+        return PolicyReply(secrets.token_hex(12), prompts, tuple(choice for choices in shown for choice in choices))
 
     def _checked(self, request: PolicyRequest) -> _Asked:
         """Returns a request with its prompt and sampling parameters. Raises RequestRefused."""
@@ -171,23 +176,6 @@ class Session:
             sampled.release()
             raise
         return replace(sampled, completions=completions)
-
-    def _recorded(self, sampled: _Sampled) -> list[Choice]:
-        """Records replies, all of a request or none: the agent sees none of a request that fails."""
-        asked, renderer = sampled.asked, sampled.asked.renderer
-        choices = [
-            show(
-                each,
-                renderer.token_texts(each.tokens),
-                renderer.parse_reply(asked.prompt.messages, each.tokens),
-                f"{sampled.number}_{at}",
-                _stop_of(each, asked.prompt, asked.request, renderer),
-            )
-            for at, each in enumerate(sampled.completions)
-        ]
-        for at, choice in enumerate(choices):
-            self._record(asked, choice, sampled.place if at == 0 else None, (sampled.number, at))
-        return choices
 
     def count(self, request: PolicyRequest) -> int:
         """Returns the number of prompt tokens of a request. Raises RequestRefused."""
@@ -315,6 +303,21 @@ class Session:
                 len(stream.tokens),
             )
         )
+
+
+def _shown(sampled: _Sampled) -> list[Choice]:
+    """Returns the replies to a prompt as the client sees them."""
+    asked, renderer = sampled.asked, sampled.asked.renderer
+    return [
+        show(
+            each,
+            renderer.token_texts(each.tokens),
+            renderer.parse_reply(asked.prompt.messages, each.tokens),
+            f"{sampled.number}_{at}",
+            _stop_of(each, asked.prompt, asked.request, renderer),
+        )
+        for at, each in enumerate(sampled.completions)
+    ]
 
 
 def _schemas(request: PolicyRequest) -> str:
