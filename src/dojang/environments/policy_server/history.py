@@ -61,8 +61,6 @@ class History:
     """Places of a session."""
 
     places: list[Place] = field(default_factory=list)
-    rewritten: int = 0
-    """Number of times the chat template rewrote earlier turns, so that a new stream had to start."""
 
     def prompt_of(self, messages: Sequence[Message], renderer: Renderer, tools: str) -> Prompt:
         """Returns the tokens of a conversation: those of the longest one known that it continues, with the messages
@@ -76,7 +74,6 @@ class History:
         between = renderer.continue_chat(place.before, place.reply, said, more)
         whole = (*place.before, Message("assistant", said), *more)
         if between is None:
-            self.rewritten += 1
             return Prompt(renderer.prompt_tokens(whole), whole, shown)
         return Prompt(place.tokens + between, whole, shown, place, more)
 

@@ -1,6 +1,7 @@
 """Sessions as lines of JSON: tokens, log-probs, weight versions and rewards, for use elsewhere."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from dojang.environments.token_stream import TokenStream
 __all__ = ["SESSIONS", "Recorder", "to_record"]
 
 SESSIONS = "sessions.jsonl"
-_START = re.compile(rb'\{"session": "([A-Za-z0-9._-]+)"')
+_HEAD = b'{"session": "'
+_START = re.compile(re.escape(_HEAD) + rb'([A-Za-z0-9._-]+)"')
 
 
 def to_record(name: str, session: Session) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def _stream(stream: TokenStream) -> dict[str, Any]:
 
 
 class Recorder:
-    """Appends sessions to a file. A line is written at once, so an interrupted server leaves whole lines."""
+    """Appends sessions to a file, each as a whole line or not at all."""
 
     def __init__(self, directory: Path) -> None:
         """Raises ConfigError if the directory cannot be written, or has another file of that name."""
@@ -57,14 +59,14 @@ class Recorder:
 
     def names(self) -> Iterator[str]:
         """Yields the names of the recorded sessions, without parsing their tokens. A last line that was cut, such as by
-        a full disk, is removed: its session was not recorded. Raises ConfigError if the file has anything else."""
+        a power failure, is removed: its session was not recorded. Raises ConfigError if the file has anything else."""
         size = 0
         with self._path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                found = _START.match(line)
-                if found is not None and not line.endswith(b"\n"):
+                if not line.endswith(b"\n") and _HEAD.startswith(line[: len(_HEAD)]):
                     self._file.truncate(size)
                     return
+                found = _START.match(line)
                 if found is None:
                     raise ConfigError(
                         f"--record: line {number} of {self._path} is no session: {line[:80]!r}; "
@@ -74,9 +76,18 @@ class Recorder:
                 yield found[1].decode()
 
     def add(self, name: str, session: Session) -> None:
-        """Appends a session in which something was sampled."""
-        if session.streams:
-            self._file.write((json.dumps(to_record(name, session)) + "\n").encode())
+        """Appends a session in which something was sampled. Raises ConfigError if that fails."""
+        if not session.streams:
+            return
+        rest = memoryview((json.dumps(to_record(name, session)) + "\n").encode())
+        size = os.fstat(self._file.fileno()).st_size
+        with writable("--record", self._path):
+            try:
+                while rest:  # a disk that is almost full takes a part, and fails at the next write
+                    rest = rest[self._file.write(rest) :]
+            except BaseException:
+                self._file.truncate(size)
+                raise
 
     def close(self) -> None:
         self._file.close()
