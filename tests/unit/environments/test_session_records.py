@@ -11,8 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
 from dojang.environments.policy_server.records import Recorder
-from dojang.environments.policy_server.requests import PolicyRequest
+from dojang.environments.policy_server.requests import PolicyRequest, RequestRefused
 from dojang.environments.policy_server.session import Session, SessionRules
+from dojang.environments.policy_server.sessions import ServedSessions
 from policy_clients import RandomEngine, policy_of
 
 
@@ -66,3 +67,46 @@ def test_a_session_that_does_not_fit_the_disk_is_an_error_and_leaves_no_part(tmp
         assert path.read_bytes() == whole
         recorder.add("c", session)
     assert [json.loads(line)["session"] for line in path.read_text().splitlines()] == ["a", "c"]
+
+
+def test_a_session_that_could_not_be_recorded_is_recorded_later(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    full, recorded = [True], []
+
+    def finish(name: str, ended: Session) -> None:
+        if full[0]:
+            raise ConfigError("no space left")
+        recorded.append(name)
+
+    sessions = ServedSessions(lambda: session, finish, token=None, timeout_s=0.01)
+
+    async def serve() -> None:
+        sweeping = asyncio.create_task(sessions.sweep())
+        sessions.find("key:a", None)
+        session.end("its reward was given")
+        sessions.ended(session)
+        await asyncio.sleep(0.1)
+        assert recorded == []
+        full[0] = False
+        while not recorded:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        sweeping.cancel()
+
+    asyncio.run(asyncio.wait_for(serve(), 20))
+    assert recorded == ["a"]
+    assert [each.getMessage() for each in caplog.records] == ["the session a is not recorded yet: no space left"]
+    with pytest.raises(RequestRefused, match="has ended"):
+        sessions.find("key:a", None)
+
+
+def test_what_could_not_be_recorded_at_the_end_is_named(session: Session, caplog: pytest.LogCaptureFixture) -> None:
+    def finish(name: str, ended: Session) -> None:
+        raise ConfigError("no space left")
+
+    sessions = ServedSessions(lambda: session, finish, token=None, timeout_s=60)
+    for name in ("a", "b"):
+        sessions.find(f"key:{name}", None)
+    sessions.close("the server was stopped")
+    assert caplog.records[-1].getMessage() == "sessions that are not recorded: a, b"

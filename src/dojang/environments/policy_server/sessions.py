@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import logging
 import re
 import secrets
 import time
@@ -10,10 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
+from dojang.core.errors import DojangError
 from dojang.environments.policy_server.requests import RequestRefused
 from dojang.environments.policy_server.session import Session
 
 __all__ = ["Gate", "RunSessions", "ServedSessions"]
+
+logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _SWEEP_S = 1.0
@@ -83,10 +87,12 @@ class ServedSessions:
         timeout_s: float,
         ended: Iterable[str] = (),
     ) -> None:
-        """`finish` is called once with every named session: after its reward, its end or its timeout. `ended` are
-        the names of sessions that have ended before."""
+        """`finish` is called with every named session: after its reward, its end or its timeout, and again if it raises
+        a DojangError, such as for a full disk. `ended` are the names of sessions that have ended before."""
         self._make, self._finish, self._token, self._timeout_s = make, finish, token, timeout_s
         self._open: dict[str, tuple[Session, float]] = {}
+        self._unfinished: set[str] = set()
+        """Names of sessions that ended, and for which `finish` raised."""
         self._ended = set(map(_digest, ended))
         """Hashes of the names of ended sessions: about 80 bytes each, so that millions fit into memory."""
 
@@ -134,6 +140,8 @@ class ServedSessions:
     def close(self, reason: str) -> None:
         """Ends all sessions without a reward."""
         self._end(reason, before=float("inf"))
+        if self._unfinished:
+            logger.error("sessions that are not recorded: %s", ", ".join(sorted(self._unfinished)))
 
     async def sweep(self) -> None:
         """Ends sessions without requests for the time limit, until cancelled."""
@@ -143,14 +151,21 @@ class ServedSessions:
 
     def _end(self, reason: str, *, before: float) -> None:
         for name, (session, last) in list(self._open.items()):
-            if last < before and (before == float("inf") or not session.busy):
+            if session.ended or (last < before and (before == float("inf") or not session.busy)):
                 session.end(reason)
                 self._close(name, session)
 
     def _close(self, name: str, session: Session) -> None:
+        try:
+            self._finish(name, session)
+        except DojangError as error:  # tried again by `sweep`
+            if name not in self._unfinished:
+                logger.error("the session %s is not recorded yet: %s", name, error)
+            self._unfinished.add(name)
+            return
+        self._unfinished.discard(name)
         del self._open[name]
         self._ended.add(_digest(name))
-        self._finish(name, session)
 
 
 def _digest(name: str) -> int:
