@@ -122,7 +122,8 @@ class Runs:
 
     def start(self, group: Group) -> None:
         output = tempfile.TemporaryFile()  # noqa: SIM115 -- closed when the group has ended
-        command = [f"{group.environment}/bin/python", "-m", "pytest", *self._options, *group.paths]
+        slowest = ("--durations=10", "--durations-min=5")
+        command = [f"{group.environment}/bin/python", "-m", "pytest", *slowest, *self._options, *group.paths]
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
