@@ -29,8 +29,8 @@ READY_SAGEMAKER := $(VENV_SAGEMAKER)/.ready
 # the marker .making still. One that make has not begun is the user's: to clear it would lose what is installed there, and
 # to install into it would replace versions, such as torch for CUDA by torch for CPUs.
 define venv
-@[ ! -e $(1) ] || [ -e $@ ] || [ -e $(1)/.making ] || { echo "$(1) was not made by make. To use it as it is: touch $@;" \
-	"to have make set up a new one: rm -r $(1), or rename it"; exit 1; }
+@[ ! -e $(1) ] || [ -e $@ ] || [ -e $(1)/.making ] || { echo "$(1) was not made by make, which would replace what is installed there;" \
+	"remove or rename it"; exit 1; }
 @[ ! -e $(1)/.making ] || find $(1)/ -mindepth 1 -maxdepth 1 ! -name .making -exec rm -rf {} +
 @mkdir -p $(1) && touch $(1)/.making && rm -f $@
 $(PYTHON) -m venv $(1)

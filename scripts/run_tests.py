@@ -159,9 +159,9 @@ class Runs:
             for process in self._running:
                 process.wait(max(0.0, end - time.monotonic()))
         for process in self._running:
-            if process.poll() is None:
+            with suppress(ProcessLookupError):  # also what tests left behind
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
         self.collect()
 
 

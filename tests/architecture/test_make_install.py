@@ -68,7 +68,9 @@ def test_the_user_s_environment_is_neither_cleared_nor_changed(checkout: Path) -
     (checkout / ".venv" / "mine").touch()
     ended = install(checkout)
     assert ended.returncode == 2
-    assert ".venv was not made by make. To use it as it is: touch .venv/.ready; to have make set up" in ended.stdout
+    assert (
+        ".venv was not made by make, which would replace what is installed there; remove or rename it" in ended.stdout
+    )
     assert entries(checkout) == {"mine"}
     (checkout / ".venv" / ".ready").touch()
     assert install(checkout).returncode == 0

@@ -132,6 +132,8 @@ class MultiTurn:
             reason = f"stopped after workflow.max_turns={self._limits.max_turns}"
         elif cut:
             reason = "a reply was cut at max_tokens"
+        elif not step.messages:
+            raise EnvironmentFailed("`step` returned a Step without messages; set done=True to end the episode")
         elif not episode.go_on(as_messages(step.messages), renderer):
             reason, finish = "the conversation does not fit the context", "length"
         else:

@@ -29,6 +29,8 @@ _MACHINERY = (EnvironmentFailed, DojangError, WorkerFailed, ConnectionError, Tim
 _SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 _TOO_MANY_REQUESTS = 429
 _SCHEMAS: WeakKeyDictionary[Callable[..., Any], Mapping[str, object]] = WeakKeyDictionary()
+_OF_VALUES = (errno.EINVAL, errno.EOVERFLOW, errno.ERANGE, errno.EDOM)
+"""Errors of the system about a value, which the model may have chosen."""
 _WARNED: set[tuple[str, type[BaseException]]] = set()
 _ORDINARY = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -39,7 +41,7 @@ def schemas_of(tools: Sequence[Callable[..., Any]]) -> list[Mapping[str, object]
     if not isinstance(tools, Sequence) or not all(callable(each) for each in tools):
         raise ConfigError(f"workflow: `tools` returned {reprlib.repr(tools)}; it must return a list of functions")
     for each in tools:
-        if not isinstance(getattr(each, "__name__", None), str):  # a partial function, an object with __call__
+        if isinstance(each, partial) or not isinstance(getattr(each, "__name__", None), str):
             raise ConfigError(f"tool {reprlib.repr(each)}: it has no name; give a function or a method")
     if twice := [name for name, count in Counter(each.__name__ for each in tools).items() if count > 1]:
         raise ConfigError(f"workflow: two tools have the name {twice[0]!r}; rename one")
@@ -53,9 +55,12 @@ def _function(tool: Callable[..., Any]) -> Callable[..., Any]:
 def _schema(function: Callable[..., Any]) -> Mapping[str, object]:
     """Returns the schema of a function. It is kept as long as the function: those that an environment makes for one
     episode hold the environment."""
-    if function not in _SCHEMAS:
-        _SCHEMAS[function] = _made_schema(function)
-    return _SCHEMAS[function]
+    try:
+        if function not in _SCHEMAS:
+            _SCHEMAS[function] = _made_schema(function)
+        return _SCHEMAS[function]
+    except TypeError:  # an object that has no hash, or no weak references
+        return _made_schema(function)
 
 
 def _made_schema(function: Callable[..., Any]) -> Mapping[str, object]:
@@ -141,18 +146,24 @@ def is_outage(error: BaseException) -> bool:
     """Returns whether an exception of a tool is a failure of the machinery: EnvironmentFailed, an error of dojang, an
     error of the system that is not about a file, such as a refused connection or a full disk, or a server's answer
     that it cannot serve now. Exceptions that it comes from count, since clients of servers wrap theirs."""
-    seen: BaseException | None = error
-    while seen is not None:
+    known, waiting = set[int](), [error]
+    while waiting:
+        seen = waiting.pop()
+        if id(seen) in known:  # an exception may come from itself
+            continue
+        known.add(id(seen))
         if isinstance(seen, _MACHINERY) or _of_system(seen) or _of_server(seen):
             return True
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+        inside = seen.exceptions if isinstance(seen, BaseExceptionGroup) else ()  # of asyncio.TaskGroup
+        origin = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+        waiting += [*inside, *([] if origin is None else [origin])]
     return False
 
 
 def _of_system(error: BaseException) -> bool:
     """Returns whether the system refused something, and not because of the name of a file that the model chose. An
     OSError without a number is that of a library, such as for an image that cannot be read."""
-    if not isinstance(error, OSError) or error.errno is None:
+    if not isinstance(error, OSError) or error.errno is None or error.errno in _OF_VALUES:
         return False
     return error.filename is None or error.errno in _SHORTAGES
 
@@ -160,9 +171,19 @@ def _of_system(error: BaseException) -> bool:
 def _of_server(error: BaseException) -> bool:
     """Returns whether an exception of urllib, requests, httpx or a client built on them has a status that says that
     the server failed, or has too many requests."""
-    names = ("status_code", "status", "code")
-    statuses = [getattr(of, name, None) for of in (error, getattr(error, "response", None)) for name in names]
+    statuses = [
+        _attribute(of, name)
+        for of in (error, _attribute(error, "response"))
+        for name in ("status_code", "status", "code")
+    ]
     return any(isinstance(each, int) and (each == _TOO_MANY_REQUESTS or 500 <= each < 600) for each in statuses)
+
+
+def _attribute(of: object, name: str) -> object:
+    try:
+        return getattr(of, name, None)
+    except Exception:  # a property of someone else's exception
+        return None
 
 
 def _warn_once(name: str, error: BaseException) -> None:

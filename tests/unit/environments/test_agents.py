@@ -66,13 +66,13 @@ def play(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> Play:
     return run
 
 
-def ask(client: AgentClient, *texts: str) -> str:
+def ask(client: AgentClient, *texts: str, **options: Any) -> str:
     """Asks the policy about each text, in one conversation; returns the last reply."""
     messages: list[Any] = []
     with openai.OpenAI(base_url=client.base_url, api_key=client.api_key, max_retries=0) as api:
         for text in texts:
             messages.append({"role": "user", "content": text})
-            reply = api.chat.completions.create(model=client.model, messages=messages)
+            reply = api.chat.completions.create(model=client.model, messages=messages, **options)
             messages.append(reply.choices[0].message.model_dump(exclude_none=True))
     return str(messages[-1]["content"])
 
@@ -161,21 +161,25 @@ def test_a_context_or_a_number_of_turns_that_is_used_up_has_the_reward_so_far(pl
     assert "workflow.max_turns=3" in sample.verdict.detail
 
 
-@pytest.mark.parametrize("wrong", ["outage", "trace"])
+@pytest.mark.parametrize("wrong", ["outage", "refused", "trace"])
 def test_a_failure_after_a_conversation_was_shortened_is_no_reward(play: Play, wrong: str) -> None:
     """The context was used up once, which is not what ended the episode."""
 
     def agent(problem: Problem, client: AgentClient) -> dojang.Step:
         with pytest.raises(openai.BadRequestError, match="do not fit the context"):
             ask(client, *["x" * 40] * 50)
+        if wrong == "refused":
+            with pytest.raises(openai.BadRequestError, match="temperature"):
+                ask(client, "in short?", temperature=0.1)
         if wrong == "trace":
             return dojang.Step(reward=1.0, done=True, training_trace={"turns": "none"})
-        ask(client, "in short?")
+        if wrong == "outage":
+            ask(client, "in short?")
         raise ConnectionError("backend down")
 
     group = play(agent, group_size=1, context=300)
     assert group.samples == ()
-    assert all({"outage": "backend down", "trace": "turns"}[wrong] in each for each in group.judge_errors)
+    assert all(("turns" if wrong == "trace" else "backend down") in each for each in group.judge_errors)
 
 
 def test_several_prompts_of_one_request_wait_for_the_other_agents_once(play: Play) -> None:

@@ -188,6 +188,7 @@ def leave() -> StepResult:
         (lambda: float("nan"), "reward nan"),
         (lambda: None, "returned None"),
         (list, "returned []"),
+        (lambda: Step(reward=0.5), "returned a Step without messages; set done=True to end the episode"),
         (lambda: Step(parts={"x": float("inf")}, done=True), "x inf"),
         (lambda: Verdict(Outcome.JUDGE_ERROR, None, detail="no judge"), "no judge"),
         (lambda: np.array([1.0, 2.0]), "not a finite number"),

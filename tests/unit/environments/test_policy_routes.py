@@ -265,6 +265,21 @@ def test_no_request_makes_the_server_fail(serve: Serve, path: str, body: Any) ->
     assert {200, 400} == set(statuses)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("path", ["completions", "sessions/SESSION/reward"])
+def test_half_a_surrogate_pair_is_refused_in_any_encoding(serve: Serve, path: str, encoding: str) -> None:
+    body = '{"prompt": "x", "stop": "\ud800"}' if path == "completions" else '{"reward": 1, "parts": {"\ud800": 1}}'
+
+    async def test(at: Served) -> None:
+        url = f"/v1/{path}".replace("SESSION", at.key)
+        answer = await at.http.post(url, content=body.encode(encoding, "surrogatepass"))
+        assert answer.status_code == 400
+        assert "no valid JSON" in answer.json()["error"]["message"]
+        assert at.session.result is None
+
+    serve(test)
+
+
 def test_clients_see_a_full_context_by_its_code(serve: Serve) -> None:
     async def test(at: Served) -> None:
         long: list[Any] = [{"role": "user", "content": "x" * 2000}]

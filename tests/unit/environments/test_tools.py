@@ -5,7 +5,7 @@ import gc
 import io
 import socket
 import weakref
-from functools import partial
+from functools import partial, update_wrapper
 from http.client import HTTPMessage
 from urllib.error import HTTPError
 
@@ -41,6 +41,12 @@ def http_error(status: int) -> Exception:
     return HTTPError("http://127.0.0.1/page", status, "no", HTTPMessage(), None)
 
 
+class NoResponse(Exception):
+    @property
+    def response(self) -> object:
+        raise RuntimeError("no response yet")
+
+
 class Unreadable(Exception):
     def __str__(self) -> str:
         raise AttributeError("no message")
@@ -62,10 +68,18 @@ FAILURES: dict[str, BaseException] = {
     "not found": http_error(404),
     "unavailable": http_error(503),
     "too many": http_error(429),
+    "itself": wrapped(ValueError("bad"), ValueError("worse")),
+    "value of time": OSError(75, "Value too large for defined data type"),
+    "group": ExceptionGroup("in a task", [ValueError("a"), ConnectionError("backend down")]),
+    "own group": ExceptionGroup("in a task", [EnvironmentFailed("the simulator is gone")]),
+    "property": NoResponse("bad"),
     "own": EnvironmentFailed("the simulator is gone"),
     "dojang": DataError("the corpus is gone"),
     "sandbox": WorkerFailed("the sandbox is gone"),
 }
+
+
+FAILURES["itself"].__cause__ = FAILURES["itself"]
 
 
 class Calculator(ToolEnvironment):
@@ -134,6 +148,9 @@ def test_mistakes_of_the_model_are_told_to_it(call: str, told: str) -> None:
         ("read", "error: fails raised ValueError: no such page"),
         ("image", "error: fails raised UnsupportedOperation: not readable"),
         ("not found", "error: fails raised HTTPError: HTTP Error 404: no"),
+        ("itself", "error: fails raised ValueError: bad"),
+        ("value of time", "error: fails raised OSError: [Errno 75] Value too large"),
+        ("property", "error: fails raised NoResponse: bad"),
         ("unreadable", "error: fails raised Unreadable: (its message cannot be read)"),
     ],
 )
@@ -145,7 +162,21 @@ def test_an_exception_of_a_tool_is_told_to_the_model(how: str, told: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "how", ["refused", "timeout", "no host", "unavailable", "too many", "disk", "client", "own", "dojang", "sandbox"]
+    "how",
+    [
+        "refused",
+        "timeout",
+        "no host",
+        "unavailable",
+        "too many",
+        "group",
+        "own group",
+        "disk",
+        "client",
+        "own",
+        "dojang",
+        "sandbox",
+    ],
 )
 def test_an_outage_in_a_tool_is_a_failure(how: str) -> None:
     reply = reply_of(f'<tool_call>{{"name": "fails", "arguments": {{"how": "{how}"}}}}</tool_call>')
@@ -203,6 +234,8 @@ def test_two_tools_of_one_name_are_refused() -> None:
 def test_objects_are_no_tools() -> None:
     with pytest.raises(ConfigError, match="it has no name; give a function or a method"):
         schemas_of([partial(add, 1)])
+    with pytest.raises(ConfigError, match="it has no name; give a function or a method"):
+        schemas_of([update_wrapper(partial(add, 1), add)])
 
 
 def test_tools_may_be_asked_for_by_an_async_method() -> None:
@@ -211,7 +244,7 @@ def test_tools_may_be_asked_for_by_an_async_method() -> None:
             return [add]
 
     call = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
-    assert asyncio.run(Async().step(Reply(call, 0, 3))) == [Message("tool", "3", "add")]
+    assert asyncio.run(Async().step(reply_of(call))) == [Message("tool", "3", "add")]
 
 
 def test_environments_do_not_outlive_their_episode() -> None:

@@ -94,6 +94,7 @@ class _Routes:
 
         async def ask(request: Request) -> Response:
             session, body = await self._session_and_body(request)
+            session.limit = ""  # of an earlier request: what ends the agent later may have another reason
             wanted = api.read(body)
             reply = await cancel_on_disconnect(request, session.ask(wanted))
             if read_flag(body, "stream"):
@@ -159,7 +160,7 @@ async def _read(request: Request) -> Mapping[str, Any]:
     """Returns the body. Raises RequestRefused unless it is a JSON object."""
     try:
         raw = await read_body(request, _BODY_MB, _UPLOAD_S)
-        body = json.loads(raw)
+        body = json.loads(raw.decode("utf-8-sig"))  # json.loads would take bytes of half surrogate pairs
         if b"\\ud" in raw.lower():  # escapes of surrogates, which no tokenizer accepts unless they come in pairs
             json.dumps(body, ensure_ascii=False).encode()
     except Refusal as error:

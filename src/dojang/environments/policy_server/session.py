@@ -80,7 +80,7 @@ class Session:
         self.ended = ""
         """Reason why the session takes no more requests."""
         self.limit = ""
-        """Limit that the last request exceeded: of the context, or of the number of requests; empty if it was taken."""
+        """Limit that the last request exceeded: of the context, or of the number of requests; empty if it did not."""
         self.failure: BaseException | None = None
         """Failure of the engine."""
         self.ignored: dict[str, float] = {}
@@ -130,7 +130,6 @@ class Session:
             self.limit = f"the agent sent more than workflow.max_turns={self._rules.max_turns} requests"
             raise invalid(self.limit, code="max_turns")
         asked = [self._checked(each) for each in requests]
-        self.limit = ""  # the agent shortened its conversation: what ends it later has another reason
         first, self._requests = self._requests, self._requests + len(asked)
         turn = asyncio.ensure_future(self._turn())  # one for all prompts: each conversation waits once
         running = [asyncio.ensure_future(self._sample(each, number, turn)) for number, each in enumerate(asked, first)]
