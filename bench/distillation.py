@@ -35,9 +35,7 @@ def make_teacher(folder: Path, hidden: int, layers: int) -> Path:
     config.update({**sizes, "num_attention_heads": hidden // 32, "num_key_value_heads": hidden // 32, "head_dim": 32})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    path = (
-        folder / f"untrained-{hidden}x{layers}"
-    )  # a setting of the teacher's run, which is not reused for another size
+    path = folder / f"untrained-{hidden}x{layers}"  # is a setting of the teacher's run, so that sizes are told apart
     model.save_pretrained(path)
     AutoTokenizer.from_pretrained(source).save_pretrained(path)
     return path

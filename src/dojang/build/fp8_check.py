@@ -23,13 +23,13 @@ def check_fp8(config: RunConfig) -> None:
         raise ModelError(f"rollout.engine.quantization=fp8 is not supported for {config.model.name}: {found.message}")
     if config.runtime.name == "local":
         numeric = numerics(config)
+        if numeric.device.type == "cuda":
+            check_gpu(numeric.device)
     else:
         gpus = config.model.device == "cuda" or (config.runtime.gpus or 0) > 0
         numeric = numerics_on(torch.device("cuda" if gpus else "cpu"), config)
     if numeric.device.type != "cuda":
         return
-    if config.runtime.name == "local":
-        check_gpu(numeric.device)
     settings = AutoConfig.for_model(**known).get_text_config()
     shape = Shape.of(settings)
     experts = getattr(settings, "moe_intermediate_size", None) or settings.intermediate_size

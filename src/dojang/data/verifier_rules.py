@@ -31,7 +31,7 @@ _RULES = (
         "does not read BASH_ENV",
     ),
     (re.compile(rf"{_START}(?:\.|source)\s+{_FILE}"), "reads commands of this file into the verifier's shell"),
-    (
+    (  # options with e or n, such as perl's -ne, are followed by a program instead of a file
         re.compile(rf"{_START}(?:\S*/)?(?:{_OTHERS})(?:\s+-[^\s;&|<>()en]*)*\s+{_FILE}"),
         "runs this file beside the reward",
     ),

@@ -71,7 +71,7 @@ class NgramDrafts:
         """Count the tokens that were sampled meanwhile."""
         room = _MOST_COUNTED - sum(each.total for each in self._counts.values())
         for request in requests:
-            room -= self._counts.setdefault(request, _Counts()).count(request, room)
+            room -= self._counts[request].count(request, room)
 
     def _guess(self, seq: Sequence, most: int) -> list[tuple[int, float]]:
         return self._counts[seq.request].guess(_last_tokens(seq.request.prompt, seq.tokens, _LONGEST), most)

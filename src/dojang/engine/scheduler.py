@@ -288,6 +288,8 @@ class Scheduler:
             seq, pages, logits_V = started
             self._cache.enter(pages)
             self._running.append(seq)
+            if self._drafts:
+                self._drafts.learn(seq)
             entering.append(seq)
             logits.append(logits_V)
         if not entering:
@@ -367,8 +369,6 @@ class Scheduler:
         finished = dict[int, Finish]()
         for (seq, row, tokens, logps, plains), (count, finish) in zip(updates, stops, strict=True):
             seq.append(tokens[:count], logps[:count], plains[:count], self.version)
-            if self._drafts:
-                self._drafts.learn(seq)
             if finish:
                 finished[row] = finish
         for row in sorted(finished, reverse=True):  # the last row takes the place of one that is removed

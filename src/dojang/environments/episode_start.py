@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -57,7 +56,7 @@ async def start_episode(
     while True:
         environment = None
         try:
-            environment = await _make(make, timeout_s)
+            environment = await _make(make, timeout_s, close)
             return await _reset(environment, task, problem, renderer, timeout_s)
         except BaseException as error:  # also a cancellation
             if environment is not None:
@@ -68,7 +67,9 @@ async def start_episode(
                 raise
 
 
-async def _make(make: Callable[[], Environment], timeout_s: float) -> Environment:
+async def _make(
+    make: Callable[[], Environment], timeout_s: float, close: Callable[[Environment], Awaitable[None]]
+) -> Environment:
     """Calls the constructor, in a thread: it may load data or start a simulator. An environment that is made after the
     time limit is closed."""
     late, lock = threading.Event(), threading.Lock()
@@ -89,8 +90,7 @@ async def _make(make: Callable[[], Environment], timeout_s: float) -> Environmen
             late.set()
             left = list(unclaimed)
         for environment in left:
-            with suppress(EnvironmentFailed):
-                await call_with_limit(environment.close, timeout_s=timeout_s)
+            await close(environment)
         raise
     return unclaimed.pop()
 

@@ -7,6 +7,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,11 +28,10 @@ _MOST_CHARS = 4000
 _MACHINERY = (EnvironmentFailed, DojangError, WorkerFailed, ConnectionError, TimeoutError)
 """Exceptions that are never the model's doing."""
 _SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-_TOO_MANY_REQUESTS = 429
-_SCHEMAS: WeakKeyDictionary[Callable[..., Any], Mapping[str, object]] = WeakKeyDictionary()
 _OF_VALUES = (errno.EINVAL, errno.EOVERFLOW, errno.ERANGE, errno.EDOM)
 """Errors of the system about a value, which the model may have chosen."""
 _WARNED: set[tuple[str, type[BaseException]]] = set()
+_SCHEMAS: WeakKeyDictionary[Callable[..., Any], Mapping[str, object]] = WeakKeyDictionary()
 _ORDINARY = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -90,12 +90,11 @@ class ToolEnvironment(Environment):
     """Longest result of a tool; longer ones are cut in the middle."""
 
     async def step(self, reply: Reply) -> StepResult:
-        calls = reply.calls or ()
-        if not calls:
+        if not reply.calls:
             return await self._answered(reply)
         found: Any = await in_thread(self.tools)
         tools = {each.__name__: each for each in (await found if inspect.isawaitable(found) else found)}
-        return [await self._result(tools, call) for call in calls]
+        return [await self._result(tools, call) for call in reply.calls]
 
     def answer(self, reply: Reply) -> StepResult | Awaitable[StepResult]:
         """Grades the answer, with the task of the run."""
@@ -176,7 +175,8 @@ def _of_server(error: BaseException) -> bool:
         for of in (error, _attribute(error, "response"))
         for name in ("status_code", "status", "code")
     ]
-    return any(isinstance(each, int) and (each == _TOO_MANY_REQUESTS or 500 <= each < 600) for each in statuses)
+    refused = (HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600))
+    return any(isinstance(each, int) and each in refused for each in statuses)
 
 
 def _attribute(of: object, name: str) -> object:
