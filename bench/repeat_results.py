@@ -68,7 +68,7 @@ CODER_TESTER = (
     "data.path=DATA/mbpp",
     "judge.workers=10",
     "eval.problems=256",
-    "train.max_tokens_per_microbatch=8192",
+    "train.max_tokens_per_microbatch=16384",
     "--run-dir",
     "OUT/coder-tester",
 )
