@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dojang.core.cuda_sync import capturing
 from dojang.engine.attention import PrefillChunk, prefill_attention
 from dojang.engine.decode import SampledTokens, StepInputs, sample, verify_drafts
 from dojang.engine.decoder import Attend, Decoder
@@ -158,8 +159,9 @@ class CudaGraphRunner:
         # Warm-up: compiles kernels and makes allocations that are not allowed during capture.
         self._step(kind)
         graph = torch.cuda.CUDAGraph()
-        # Thread-local: another thread may use the GPU meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing, capture_error_mode="thread_local"):
+        # Thread-local: another thread may use the GPU meanwhile, but not wait for all of it.
+        graphed = torch.cuda.graph(graph, pool=self._pool, stream=self._capturing, capture_error_mode="thread_local")
+        with capturing, graphed:
             logits_NV = self._step(kind)
         self._pool = graph.pool()
         for target, value in zip((self._token_N, self._position_N, self._sampler.step), kept, strict=True):

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dojang.core import cuda_sync
 from dojang.core.checksum import checksum
 from dojang.core.out_of_memory import explain_out_of_memory
 from dojang.engine.decoder import Decoder
@@ -255,7 +256,7 @@ class TorchEngine:
         torch.get_num_threads()  # fixes this thread's number now; torch reads a shared default at the first call
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # a new thread starts on device 0
-            torch.cuda.synchronize()  # the weights were copied on another stream
+            cuda_sync.synchronize()  # the weights were copied on another stream
             # The small kernels of decoding go before the large ones of a trainer on the same GPU.
             torch.cuda.set_stream(torch.cuda.Stream(priority=-1))  # type: ignore[no-untyped-call]
         started.set()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dojang.core import cuda_sync
 from dojang.protocols import Trainer
 from dojang.trainer.forwarding import ForwardingTrainer
 
@@ -44,7 +45,7 @@ class ThreadTrainer(ForwardingTrainer):
         torch.set_num_threads(self._threads)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-            torch.cuda.synchronize()  # the model was loaded on the default stream
+            cuda_sync.synchronize()  # the model was loaded on the default stream
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def _run(self, method: str, arguments: tuple[Any, ...]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dojang.core import cuda_sync
 from dojang.core.out_of_memory import explain_out_of_memory
 from dojang.trainer.fsdp import local_part
 from dojang.trainer.memory import optimizer_bytes
@@ -72,14 +73,15 @@ def full_micro_batch(tokens: int, max_tokens: int) -> list[Sample]:
 def peak_bytes(device: torch.device, compute: Callable[[], None]) -> int:
     """Computes, and returns the bytes of GPU memory that it allocates at its peak. Raises OutOfMemory if there is not
     enough."""
-    torch.cuda.synchronize(device)
+    cuda_sync.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     with explain_out_of_memory(_NEEDS["forward_backward"], _MORE_MEMORY):
         compute()
-    torch.cuda.synchronize(device)
+    cuda_sync.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
-    torch.cuda.empty_cache()  # other CUDA streams cannot use what this one has cached
+    with cuda_sync.capturing:  # freeing memory waits for the whole GPU, too
+        torch.cuda.empty_cache()  # other CUDA streams cannot use what this one has cached
     return peak
 
 
