@@ -317,8 +317,8 @@ def test_log_probs_in_8_bits_are_those_of_the_quantized_policy(tokenizer: PreTra
     plain = made(family, words, torch.float32)
     plain.load_state_dict(made(family, words, torch.bfloat16).state_dict())
     whole = median_difference(plain)
-    # bfloat16 turns some roundings to the next of the few numbers of 8 bits, layer after layer: the ratio is 0.6 to 0.8,
-    # on a CPU as well, and 0.0 there in float32.
+    # bfloat16 turns some roundings to the next of the few numbers of 8 bits, layer after layer: the ratio is 0.6 to
+    # 0.8, on a CPU as well, and 0.0 there in float32.
     assert median_difference(in_eight_bits(plain)) < 0.9 * whole
     assert whole < 1.0
 
