@@ -104,6 +104,13 @@ RUNS: Sequence[Run] = (
         GSM8K_SMOLLM2,
         first=31,  # those before are twice as long for the same tokens
     ),
+    Run(
+        "135M, distillation, longer answers",
+        "smollm2-gsm8k/distillation-longer/metrics.jsonl",
+        "gsm8k-smollm2-distill",
+        _DISTILLATION,
+        GSM8K_SMOLLM2,
+    ),
     _qwen(
         "sync (beside TRL)",
         "beside-trl/dojang",
@@ -115,7 +122,6 @@ RUNS: Sequence[Run] = (
         "qlora/metrics",
         "gsm8k-qwen2.5-coder-1.5b-qlora",
         ("rollout.engine.kv_cache_gb=8", "train.gradient_checkpointing=false", "train.max_tokens_per_microbatch=16384"),
-        merged_at_once=True,
     ),
     _qwen(
         "stream, LoRA, coder and tester",

@@ -15,6 +15,8 @@ __all__ = ["Point", "name_of", "plot_accuracy", "plot_shots", "report", "table",
 
 Point = tuple[str, str, int | None, Estimate]
 """Label of the line, dataset, number of shots, accuracy."""
+_LABEL = 60
+"""Most characters of a label in a legend."""
 
 
 def name_of(result: dict[str, Any]) -> str:
@@ -123,18 +125,26 @@ def plot_accuracy(path: Path, points: Sequence[Point]) -> None:
     ]
     if others := [point for point in points if point[2] is None]:
         panels.append(others)
-    figure = Figure(figsize=(6 * len(panels), 4), layout="constrained")
+    figure = Figure(figsize=(6 * len(panels), 4.5), layout="constrained")
+    lines: dict[str, Any] = {}
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         if panel is others:
             _draw_datasets(axes, panel)
         else:
             _draw_shots(axes, panel)
-        axes.set(ylabel="accuracy", ylim=(0, 1.25 * axes.get_ylim()[1]))  # room for the legend
+        axes.set(ylabel="accuracy", ylim=(0, min(1.02, 1.02 * axes.get_ylim()[1])))
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
         axes.grid(axis="y", alpha=0.3)
-        axes.legend(frameon=False, loc="upper left")
         axes.spines[["top", "right"]].set_visible(False)
+        handles, labels = axes.get_legend_handles_labels()
+        lines |= dict(zip(labels, handles, strict=True))
+    figure.legend(lines.values(), map(_short, lines), frameon=False, loc="outside upper left")
     figure.savefig(path, dpi=110)
+
+
+def _short(label: str) -> str:
+    """A label that fits above a panel; of the path of a checkpoint the end tells more than the beginning."""
+    return label if len(label) <= _LABEL else f"{label[: _LABEL // 4]}...{label[-_LABEL * 3 // 4 :]}"
 
 
 def _draw_shots(axes: "Axes", points: Sequence[Point]) -> None:

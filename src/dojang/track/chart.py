@@ -45,6 +45,8 @@ def plot(rows: Rows, title: str) -> "Figure":
         axes.grid(alpha=0.3)
     rewards.set(title=title, ylabel="mean reward")
     accuracies.set(xlabel="step", ylabel="accuracy")
+    low, high = accuracies.get_ylim()
+    accuracies.set_ylim(max(low, -0.05 * high), min(high, 1 + 0.05 * (1 - low)))  # no ticks below 0% or above 100%
     accuracies.yaxis.set_major_formatter(PercentFormatter(xmax=1))  # with decimals where accuracies hardly differ
     return figure
 

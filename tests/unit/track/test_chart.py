@@ -55,3 +55,17 @@ def test_ticks_of_close_accuracies_have_different_labels() -> None:
     _, accuracies = figure.axes
     labels = [label.get_text() for label in accuracies.get_yticklabels()]
     assert len(set(labels)) == len(labels) > 3
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (0.004, 0.006), (0.99, 1.0)])
+def test_no_accuracy_is_outside_0_and_1(values: tuple[float, float]) -> None:
+    figure = plot([{"step": step, "val/accuracy/sums": value} for step, value in enumerate(values)], "a run")
+    figure.canvas.draw()
+    _, accuracies = figure.axes
+    low, high = accuracies.get_ylim()
+    shown = [tick for tick in accuracies.get_yticks() if low <= tick <= high]
+    assert len(shown) > 1
+    assert min(shown) >= -1e-9
+    assert max(shown) <= 1 + 1e-9
+    assert low < min(values)
+    assert max(values) < high
