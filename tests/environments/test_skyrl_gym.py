@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
 from dojang.environments import skyrl_gym
-from dojang.environments.remote_process import process_pool
+from dojang.environments.remote_process import _shared_pool, process_pool
 from dojang.environments.skyrl_gym import SkyRlGymConfig
 from dojang.types import Message, Outcome, Problem
 from scripted_episodes import LastWordTask, counts, play
@@ -25,7 +25,7 @@ def section(python: str) -> Iterator[Callable[..., SkyRlGymConfig]]:
 
     yield make
     process_pool(python, skyrl_gym._ADAPTER, 1).close()
-    process_pool.cache_clear()
+    _shared_pool.cache_clear()
 
 
 def test_rewards_of_turns_are_those_of_the_environment(

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang.core.errors import ConfigError
 from dojang.data.episodes import EpisodesConfig
 from dojang.environments.base import Messages, Reply, Step, StepResult
-from dojang.environments.remote_process import RemoteEnvironment, process_pool
+from dojang.environments.remote_process import RemoteEnvironment, _shared_pool, process_pool
 from dojang.environments.textarena import TextArenaConfig
 from dojang.types import Message, Outcome, Problem
 from scripted_episodes import LastWordTask, play
@@ -33,7 +33,7 @@ def section(python: str) -> Iterator[Callable[..., TextArenaConfig]]:
     from dojang.environments.textarena import _ADAPTER
 
     process_pool(python, _ADAPTER, 1).close()
-    process_pool.cache_clear()
+    _shared_pool.cache_clear()
 
 
 def text_of(messages: Messages) -> str:

@@ -11,7 +11,12 @@ from plan_recorded import RESULTS, RUNS, TOLERANCE, Run, table
 compare = cache(plan_recorded.compare)
 """A plan takes about a second."""
 
-FAR = {"135M, stream", "135M, distillation from 1.5B", "1.5B, stream, LoRA, coder and tester"}
+FAR = {
+    "135M, stream",
+    "135M, distillation from 1.5B",
+    "135M, distillation, longer answers",
+    "1.5B, stream, LoRA, coder and tester",
+}
 """Runs whose steps the plan does not describe; docs/planning.md says so."""
 
 
@@ -51,7 +56,7 @@ def test_the_table_has_a_row_for_each_run_and_marks_those_that_are_off() -> None
     rows = [line for line in lines if line.startswith(("| 135M", "| 1.5B"))]
     assert len(rows) == len(RUNS)
     assert all("**" in row for row in rows if row.split("|")[1].strip() in FAR)
-    assert lines[-1].startswith("Step and memory are within 15% in 5 of 8 runs")
+    assert lines[-1].startswith("Step and memory are within 15% in 5 of 9 runs")
 
 
 def test_the_docs_have_the_table() -> None:
