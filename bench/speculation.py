@@ -1,6 +1,6 @@
 """Speculative decoding by n-grams beside the same engine without it: tokens per second of a few samples at a time.
 
-    python bench/speculation.py --model smollm2-135m-instruct --data data/gsm8k --sequences 1,2,4,8 --guesses 4
+    python bench/speculation.py --model smollm2-135m-instruct --data data/gsm8k --sequences 1,2,4,8 --draft-tokens 4
 
 Groups of `--sequences` samples answer the first `--prompts` questions of GSM8K, one group after the other. N-grams need
 real text: a model with random weights repeats nothing. The tokens are the same with and without up to rounding, and
@@ -26,13 +26,13 @@ from shapes import fast_dtype
 
 @dataclass
 class Decoded:
-    """Samples of one round, with the decode steps and guesses they took."""
+    """Samples of one round, with the decode steps and draft tokens they took."""
 
     seconds: float = 0.0
     texts: list[tuple[int, ...]] = field(default_factory=list)
     steps: int = 0
-    guesses: int = 0
-    right: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def tokens(self) -> int:
@@ -40,7 +40,7 @@ class Decoded:
 
 
 def counted(engine: TorchEngine, found: Decoded) -> None:
-    """Counts steps and guesses from now on. On a GPU most steps without guesses start in `continue_decoding`."""
+    """Counts steps and draft tokens from now on. On a GPU most steps without any start in `continue_decoding`."""
     runner = engine._scheduler._runner
     decode, continue_decoding = runner.decode, runner.continue_decoding
 
@@ -50,14 +50,14 @@ def counted(engine: TorchEngine, found: Decoded) -> None:
 
     def count(tokens: Any, positions: Any, inputs: StepInputs) -> Any:
         found.steps += len(inputs.uniform_RN) if not any(inputs.drafts) else 1
-        found.guesses += sum(map(len, inputs.drafts))
+        found.drafted += sum(map(len, inputs.drafts))
         result = decode(tokens, positions, inputs)
         if not any(inputs.drafts):
             return result
 
         def wait() -> Any:
             sampled = result()
-            found.right += int((sampled.count_N - 1).sum())
+            found.accepted += int((sampled.count_N - 1).sum())
             return sampled
 
         return wait
@@ -72,7 +72,7 @@ def play(
     prompts: list[tuple[int, ...]],
     sampling: Sampling,
     sequences: int,
-    guesses: int,
+    draft_tokens: int,
 ) -> Decoded:
     """Samples every prompt `sequences` times, one prompt after the other."""
     engine = TorchEngine(
@@ -81,7 +81,7 @@ def play(
         WeightVersions(model.dtype),
         max_num_seqs=sequences,
         kv_cache_gb=1.0,
-        speculative_tokens=guesses,
+        speculative_tokens=draft_tokens,
     )
     found = Decoded()
     warmed = partial(counted, engine, found)
@@ -90,22 +90,23 @@ def play(
     return found
 
 
-def row(sequences: int, guesses: int, mine: list[Decoded], plain: list[Decoded]) -> Row:
+def row(sequences: int, draft_tokens: int, mine: list[Decoded], plain: list[Decoded]) -> Row:
     """The median round of both."""
     speeds = [statistics.median(each.tokens / each.seconds for each in rounds) for rounds in (mine, plain)]
     own, other = mine[0], plain[0]
     different = sum(a != b for a, b in zip(own.texts, other.texts, strict=True))
     per_step = own.tokens / own.steps / (other.tokens / other.steps)
-    share = own.right / own.guesses if own.guesses else 0.0
+    share = own.accepted / own.drafted if own.drafted else 0.0
     return Row(
         f"{sequences} sequence{'s' * (sequences > 1)} at a time",
-        f"{guesses} guesses",
-        "no guesses",
+        f"{draft_tokens} draft tokens",
+        "none",
         speeds[0],
         speeds[1],
         "tok/s",
         speeds[0] / speeds[1],
-        f"{per_step:.2f}x tokens per step, {share:.0%} of guesses right, {different} of {len(own.texts)} texts differ",
+        f"{per_step:.2f}x tokens per step, {share:.0%} of draft tokens accepted, {different} of {len(own.texts)} texts "
+        "differ",
     )
 
 
@@ -113,21 +114,21 @@ def main() -> None:
     parser = arguments(__doc__)
     add_options(parser)
     parser.add_argument("--sequences", default="1,2,4,8", help="samples of a prompt, N,...")
-    parser.add_argument("--guesses", default="4", help="rollout.engine.speculative_tokens, N,...")
+    parser.add_argument("--draft-tokens", default="4", help="rollout.engine.speculative_tokens, N,...")
     parser.add_argument("--temperature", type=float, default=1.0)
     options = parser.parse_args()
     model, tokenizer = pretrained(options.model, fast_dtype(options.device), options.device)
     prompts = gsm8k_prompts(options.data, tokenizer, options.prompts, options.max_tokens)
     sampling = Sampling(options.temperature, options.max_tokens)
-    guessed = [int(each) for each in options.guesses.split(",")]
+    drafted = [int(each) for each in options.draft_tokens.split(",")]
     rows = []
     for sequences in map(int, options.sequences.split(",")):
         rounds = [
-            {guesses: play(model, tokenizer, prompts, sampling, sequences, guesses) for guesses in (0, *guessed)}
+            {count: play(model, tokenizer, prompts, sampling, sequences, count) for count in (0, *drafted)}
             for _ in range(options.rounds)
         ]
-        for guesses in guessed:
-            rows.append(row(sequences, guesses, [each[guesses] for each in rounds], [each[0] for each in rounds]))
+        for count in drafted:
+            rows.append(row(sequences, count, [each[count] for each in rounds], [each[0] for each in rounds]))
     report("speculation", rows, options.json)
 
 

@@ -25,7 +25,7 @@ fp8             FP8 matrix products of linear layers
 cpu_ops         C++ attention and element-wise operations for a CPU (cpu_ops.cpp)
 triton_kernels  Triton kernels for a GPU
 sampler         temperature, top-k, top-p, min-p
-ngram_drafts    speculative decoding: guesses of the next tokens by n-grams
+ngram_drafts    speculative decoding: draft tokens by n-grams
 rng             random numbers per sample
 stop_criteria   end tokens and stop strings
 validate        request validation

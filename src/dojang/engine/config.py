@@ -105,7 +105,7 @@ class TorchEngineConfig(StartedEngineSection):
     """Precision of the linear layers: fp8 computes them in 8 bits while sampling, and keeps the weights that updates
     write. The log-probs are those of the quantized policy (docs/engines.md). On a GPU from compute capability 9.0."""
     speculative_tokens: int = Field(default=0, ge=0, le=16)
-    """Speculative decoding: next tokens per sequence that are guessed by n-grams of its prompt and the other samples of
+    """Speculative decoding: draft tokens per sequence, by n-grams of its prompt and the other samples of
     one request, and verified in one decode step, as many as add hardly any time (docs/engines.md). The same tokens are
     sampled as without, up to rounding. 0 disables it."""
     threads: int | None = Field(default=None, ge=1)

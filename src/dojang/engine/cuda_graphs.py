@@ -50,7 +50,7 @@ class CudaGraphRunner:
     def __init__(self, decoder: Decoder, cache: KvCache, max_num_seqs: int) -> None:
         self._decoder, self._cache = decoder, cache
         device = decoder.device
-        rows = _graph_size(decoder.cheap_rows(max_num_seqs))  # guesses have rows of their own
+        rows = _graph_size(decoder.cheap_rows(max_num_seqs))  # draft tokens have rows of their own
         self._token_N = torch.zeros(rows, dtype=torch.int64, device=device)
         self._position_N = torch.zeros(rows, dtype=torch.int32, device=device)
         self._page_table = torch.zeros(rows, cache.page_table.shape[1], dtype=torch.int32, device=device)

@@ -34,11 +34,11 @@ class StepInputs:
     uniform_RN: NDArray[np.float64]
     """Uniform random numbers, [steps, sequences]."""
     drafts: Sequence[Sequence[int]] = ()
-    """Guesses of the next tokens of each sequence, which one step verifies (ngram_drafts.py); with them, the numbers
-    are of the token sampled after each guess."""
+    """Draft tokens of each sequence, which one step verifies (ngram_drafts.py); with them, the numbers
+    are of the token sampled after each of them."""
 
     def drafted(self, drafts: Sequence[Sequence[int]]) -> "StepInputs":
-        """The same, with guesses."""
+        """The same, with draft tokens."""
         return replace(self, drafts=drafts)
 
 
@@ -123,8 +123,9 @@ def verify_drafts(
     inputs: StepInputs,
     decode: Callable[[Sequence[int], Sequence[int], Sequence[int], StepInputs], Callable[[], SampledTokens]],
 ) -> Callable[[], SampledTokens]:
-    """Sample after the last token of each sequence and after each of its guesses, in one step; what follows a wrong
-    guess is dropped. `decode` starts a step for tokens at positions of rows of the page table, several in one row."""
+    """Sample after the last token of each sequence and after each of its draft tokens, in one step; what follows a
+    rejected one is dropped. `decode` starts a step for tokens at positions of rows of the page table, several in one
+    row."""
     drafts = inputs.drafts
     sizes = [1 + len(draft) for draft in drafts]
     row_M = np.repeat(np.arange(len(sizes)), sizes)
@@ -147,14 +148,14 @@ def verify_drafts(
 
 
 def _by_step(value_M: NDArray[Any], place_M: NDArray[np.int64], row_M: NDArray[np.int64]) -> NDArray[Any]:
-    """Values as if each place were a step, [steps, sequences]; zeros past the last guess of a sequence."""
+    """Values as if each place were a step, [steps, sequences]; zeros past the last draft token of a sequence."""
     value_RN = np.zeros((place_M.max() + 1, row_M.max() + 1), value_M.dtype)
     value_RN[place_M, row_M] = value_M
     return value_RN
 
 
 def _num_right(draft: Sequence[int], sampled: NDArray[np.int64]) -> int:
-    """Number of leading guesses that were sampled."""
+    """Number of leading draft tokens that were sampled."""
     wrong = (at for at, token in enumerate(draft) if token != sampled[at])
     return next(wrong, len(draft))
 

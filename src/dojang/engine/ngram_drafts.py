@@ -1,12 +1,13 @@
-"""Speculative decoding by n-grams: guesses the next tokens of samples from their prompt and from all samples of it.
+"""Speculative decoding by n-grams: draft tokens of samples, from their prompt and from all samples of it.
 
-A decode step that verifies guesses computes one more row for each, and samples after every right one: several tokens
-from one pass over the weights. Nothing is lost by it. Every token has its own random number (rng.py), so the token
-sampled from the model's logits is the same with a guess as without.
+A decode step that verifies draft tokens computes one more row for each, and samples after every accepted one: several
+tokens from one pass over the weights. Nothing is lost by it. Every token has its own random number (rng.py), so the
+token sampled from the model's logits is the same with a draft as without, and a draft token is accepted if it equals
+it.
 
 What follows an n-gram is counted over the end of the prompt and all samples of a request so far, also finished ones.
-The longest n-gram that was seen before decides; its commonest next token is guessed while that is probable enough.
-Tokens are counted when guesses are wanted first: most requests end before there is room for any.
+The longest n-gram that was seen before decides; its commonest next token is the draft while that is probable enough.
+Tokens are counted when drafts are wanted first: most requests end before there is room for any.
 """
 
 import warnings
@@ -26,7 +27,7 @@ _LONGEST = _SIZES[0]
 _DOUBT = 0.5
 """Added to the number of times that an n-gram was seen, so that once is no certainty."""
 _LEAST_CHANCE = 0.1
-"""Guesses less probable than this are left out."""
+"""Draft tokens less probable than this are left out."""
 _MOST_COUNTED = 2**19
 """Tokens counted at a time, of all requests; each takes up to 800 bytes, fewer where text repeats itself."""
 _MOST_OF_PROMPT = 2048
@@ -34,33 +35,33 @@ _MOST_OF_PROMPT = 2048
 
 
 class NgramDrafts:
-    """Guesses for the running sequences of an engine."""
+    """Draft tokens for the running sequences of an engine."""
 
     def __init__(self, most: int, cheap_rows: Callable[[int], int]) -> None:
-        """At most `most` guesses per sequence. `cheap_rows`: rows that a step of N sequences may have."""
+        """At most `most` draft tokens per sequence. `cheap_rows`: rows that a step of N sequences may have."""
         self._most, self._cheap_rows = most, cheap_rows
         self._counts: WeakKeyDictionary[Request, _Counts] = WeakKeyDictionary()
 
     def has_room(self, running: int) -> bool:
-        """Whether a step of `running` sequences has rows for guesses."""
+        """Whether a step of `running` sequences has rows for draft tokens."""
         return running < self._cheap_rows(running)
 
     def draft(self, running: SequenceOf[Sequence], left: SequenceOf[int]) -> list[list[int]]:
-        """Guesses of the next tokens of each sequence, which may still take `left` tokens: the most probable ones, as
+        """Draft tokens of each sequence, which may still take `left` tokens: the most probable ones, as
         many as there is room for."""
         if not self.has_room(len(running)):
             return [[] for _ in running]
         self._count({seq.request for seq in running})
-        found = [self._guess(seq, min(self._most, more - 1)) for seq, more in zip(running, left, strict=True)]
-        chances = ((chance, -row) for row, guesses in enumerate(found) for _, chance in guesses)
+        found = [self._draft(seq, min(self._most, more - 1)) for seq, more in zip(running, left, strict=True)]
+        chances = ((chance, -row) for row, drafts in enumerate(found) for _, chance in drafts)
         kept = [0] * len(running)
-        # The chances of a sequence fall, so its first guesses are kept.
+        # The chances of a sequence fall, so its first draft tokens are kept.
         for _, row in nlargest(self._cheap_rows(len(running)) - len(running), chances):
             kept[-row] += 1
-        return [[token for token, _ in guesses[:count]] for guesses, count in zip(found, kept, strict=True)]
+        return [[token for token, _ in drafts[:count]] for drafts, count in zip(found, kept, strict=True)]
 
     def learn(self, seq: Sequence) -> None:
-        """Have the tokens of a sequence counted, also those that it will get, once guesses are wanted."""
+        """Have the tokens of a sequence counted, also those that it will get, once drafts are wanted."""
         self._counts.setdefault(seq.request, _Counts()).learn(seq)
 
     def forget(self, request: Request) -> None:
@@ -73,14 +74,14 @@ class NgramDrafts:
         for request in requests:
             room -= self._counts[request].count(request, room)
 
-    def _guess(self, seq: Sequence, most: int) -> list[tuple[int, float]]:
-        return self._counts[seq.request].guess(_last_tokens(seq.request.prompt, seq.tokens, _LONGEST), most)
+    def _draft(self, seq: Sequence, most: int) -> list[tuple[int, float]]:
+        return self._counts[seq.request].draft(_last_tokens(seq.request.prompt, seq.tokens, _LONGEST), most)
 
 
 def make_drafts(most: int, cheap_rows: Callable[[int], int]) -> NgramDrafts | None:
-    """Returns the guesses of an engine; None without any. Warns if no step has rows for them."""
+    """Returns what drafts tokens for an engine; None if nothing does. Warns if no step has rows for them."""
     if most and cheap_rows(1) == 1:
-        reason = "a step with guesses takes much longer on this processor in this precision"
+        reason = "a step with draft tokens takes much longer on this processor in this precision"
         warnings.warn(f"rollout.engine.speculative_tokens={most} has no effect: {reason}", RuntimeWarning, stacklevel=2)
         return None
     return NgramDrafts(most, cheap_rows) if most else None
@@ -132,7 +133,7 @@ class _Counts:
                     counts = self._next.setdefault(tuple(tokens[at - size : at]), {})
                     counts[tokens[at]] = counts.get(tokens[at], 0) + 1
 
-    def guess(self, recent: list[int], most: int) -> list[tuple[int, float]]:
+    def draft(self, recent: list[int], most: int) -> list[tuple[int, float]]:
         """At most `most` tokens that follow the recent ones, each with the chance that it is right with all before."""
         found: list[tuple[int, float]] = []
         chance = 1.0

@@ -333,7 +333,7 @@ class Scheduler:
         return _InFlight(running, left, steps, result)
 
     def _can_decode_ahead(self, current: _InFlight) -> bool:
-        """Whether the next steps may start before the tokens of these are known: guesses follow known tokens."""
+        """Whether the next steps may start before the tokens of these are known: draft tokens follow known ones."""
         speculates = self._drafts is not None and self._drafts.has_room(len(self._running))
         return not speculates and self._runner.can_continue([seq.request.sampling for seq in current.sequences])
 

@@ -19,14 +19,14 @@ def test_a_row_compares_the_same_texts() -> None:
     tokenizer = AutoTokenizer.from_pretrained(source)
     prompts = [tuple(tokenizer(text)["input_ids"]) for text in ("What is 12 + 34?", "What is 9 + 8?")]
     mine, plain = (
-        speculation.play(model, tokenizer, prompts, Sampling(0.0, 40), sequences=2, guesses=guesses)
-        for guesses in (4, 0)
+        speculation.play(model, tokenizer, prompts, Sampling(0.0, 40), sequences=2, draft_tokens=draft_tokens)
+        for draft_tokens in (4, 0)
     )
-    assert (len(mine.texts), plain.guesses, plain.right) == (4, 0, 0)
-    assert 0 < mine.right <= mine.guesses
+    assert (len(mine.texts), plain.drafted, plain.accepted) == (4, 0, 0)
+    assert 0 < mine.accepted <= mine.drafted
     assert mine.steps < plain.steps
     found = speculation.row(2, 4, [mine], [plain])
-    assert (found.case, found.subject, found.baseline) == ("2 sequences at a time", "4 guesses", "no guesses")
+    assert (found.case, found.subject, found.baseline) == ("2 sequences at a time", "4 draft tokens", "none")
     assert found.ratio == found.value / found.baseline_value
     assert "0 of 4 texts differ" in found.notes
 
@@ -47,9 +47,9 @@ def test_steps_that_continue_others_are_counted() -> None:
     speculation.counted(SimpleNamespace(_scheduler=SimpleNamespace(_runner=runner)), found)  # type: ignore[arg-type]
     runner.decode([1, 2], [4, 5], StepInputs([], np.zeros((8, 2))))
     runner.continue_decoding([0, 1], [0, 1], StepInputs([], np.zeros((5, 2))))
-    assert (found.steps, found.guesses) == (13, 0)
+    assert (found.steps, found.drafted) == (13, 0)
     runner.decode([1, 2], [4, 5], StepInputs([], np.zeros((3, 2)), drafts=[[7, 8], []]))()
-    assert (found.steps, found.guesses, found.right) == (14, 2, 2)
+    assert (found.steps, found.drafted, found.accepted) == (14, 2, 2)
 
 
 def test_the_engine_is_warm_for_the_whole_length() -> None:

@@ -255,22 +255,22 @@ def test_full_context_finishes_one_sequence_only(tokenizer: PreTrainedTokenizerB
 
 
 def test_speculative_decoding_samples_the_same_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Steps with guesses and without take turns, as sequences finish."""
+    """Steps with draft tokens and without take turns, as sequences finish."""
     words = len(tokenizer)
     model = made("llama", words, torch.float32)
 
-    def engine(guesses: int, max_num_seqs: int) -> TorchEngine:
+    def engine(draft_tokens: int, max_num_seqs: int) -> TorchEngine:
         return TorchEngine(
-            model, tokenizer, WeightVersions(torch.float32), max_num_seqs=max_num_seqs, speculative_tokens=guesses
+            model, tokenizer, WeightVersions(torch.float32), max_num_seqs=max_num_seqs, speculative_tokens=draft_tokens
         )
 
-    # Cold and biased, so that samples repeat themselves and guesses are right.
+    # Cold and biased, so that samples repeat themselves and drafts are accepted.
     cold = replace(WARM, temperature=0.3)
     work = [((7, 8, 9) * 5, 8, cold), ((9, 8) * 9, 3, replace(cold, prompt_index=1, bias=((33, 4.0),)))]
     plain = run(engine(0, 24), work)
     for max_num_seqs in (4, 24):
-        guessed = run(engine(4, max_num_seqs), work)
-        for one, other in zip(plain, guessed, strict=True):
+        drafted = run(engine(4, max_num_seqs), work)
+        for one, other in zip(plain, drafted, strict=True):
             assert [each.tokens for each in one] == [each.tokens for each in other]
             for sample, same in zip(one, other, strict=True):
                 assert torch.allclose(torch.tensor(sample.logprobs), torch.tensor(same.logprobs), atol=1e-3)

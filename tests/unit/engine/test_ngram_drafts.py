@@ -1,4 +1,4 @@
-"""Speculative decoding: guesses change no token, no log-prob and no frequency; only how many steps it takes."""
+"""Speculative decoding: drafts change no token, no log-prob and no frequency; only how many steps it takes."""
 
 import asyncio
 from collections import Counter
@@ -41,7 +41,7 @@ def drafts_of(running: Sequence[Sample], most: int = 4, rows: int = 32, left: in
     return drafts.draft(running, [left] * len(running))
 
 
-def test_what_followed_in_the_prompt_in_a_sample_or_in_another_is_guessed() -> None:
+def test_what_followed_in_the_prompt_in_a_sample_or_in_another_is_drafted() -> None:
     assert drafts_of(samples([1, 2, 3, 4, 5, 6], [2, 3])) == [[4, 5, 6, 2]]
     assert drafts_of(samples([9], [1, 2, 3, 4, 1, 2])) == [[3, 4, 1, 2]]
     assert drafts_of(samples([9], [1, 2, 3, 4], [5, 1, 2])) == [[], [3, 4]]
@@ -55,14 +55,14 @@ def test_the_longest_ngram_decides_and_then_the_commonest_token() -> None:
     assert found == [8]
 
 
-def test_guesses_end_before_the_limit_of_a_sample() -> None:
+def test_drafts_end_before_the_limit_of_a_sample() -> None:
     running = samples([1, 2, 3, 4, 5, 6], [2, 3])
     assert drafts_of(running, most=2) == [[4, 5]]
     assert drafts_of(running, left=2) == [[4]]
     assert drafts_of(running, left=1) == [[]]
 
 
-def test_rows_are_given_to_the_most_probable_guesses() -> None:
+def test_rows_are_given_to_the_most_probable_drafts() -> None:
     sure, unsure = [1, 2, 3] * 9, [4, 5, 4, 6, 4, 7, 4]
     assert drafts_of(samples([9], sure, unsure), most=3, rows=4) == [[1, 2], []]
     assert drafts_of(samples([9], sure, unsure), most=3, rows=6) == [[1, 2, 3], [5]]
@@ -83,7 +83,7 @@ def test_only_the_end_of_a_prompt_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     assert drafts_of(samples([1, 2, 3, 4, 5, 6, 7, 8], [1, 2])) == [[]]
 
 
-def test_guesses_that_can_never_be_made_are_warned_of() -> None:
+def test_drafts_that_can_never_be_made_are_warned_of() -> None:
     with pytest.warns(RuntimeWarning, match="speculative_tokens=4 has no effect"):
         assert make_drafts(4, lambda running: running) is None
     assert make_drafts(0, lambda running: running) is None
@@ -131,8 +131,8 @@ def make(
     return make
 
 
-def count_guesses(engine: TorchEngine) -> Counter[str]:
-    """Counts steps, guesses and right guesses from now on."""
+def count_drafts(engine: TorchEngine) -> Counter[str]:
+    """Counts steps, draft tokens and accepted ones from now on."""
     scheduler, found = engine._scheduler, Counter[str]()
     decode = scheduler._runner.decode
 
@@ -140,8 +140,8 @@ def count_guesses(engine: TorchEngine) -> Counter[str]:
         result = decode(tokens, positions, inputs)
         found["steps"] += 1
         if any(inputs.drafts):
-            found["guesses"] += sum(map(len, inputs.drafts))
-            found["right"] += int((result().count_N - 1).sum())
+            found["drafted"] += sum(map(len, inputs.drafts))
+            found["accepted"] += int((result().count_N - 1).sum())
         return result
 
     scheduler._runner.decode = counting  # type: ignore[method-assign]
@@ -179,7 +179,7 @@ def test_the_same_tokens_and_log_probs_as_without(make: Make, seed: int, options
         return [*first, *await asyncio.gather(*(engine.generate(*ask) for ask in longer))]
 
     engine = make(4, **options)
-    counts = count_guesses(engine)
+    counts = count_drafts(engine)
     found, expected = run(engine, turns), run(make(0, **options), turns)
     for mine, theirs in zip(found, expected, strict=True):
         for each, other in zip(mine, theirs, strict=True):
@@ -187,7 +187,7 @@ def test_the_same_tokens_and_log_probs_as_without(make: Make, seed: int, options
             assert each.logprobs == pytest.approx(other.logprobs, abs=1e-9)
             assert each.plain_logprobs == pytest.approx(other.plain_logprobs, abs=1e-9)
             assert each.spans == other.spans
-    assert 0 < counts["right"] < counts["guesses"]
+    assert 0 < counts["accepted"] < counts["drafted"]
 
 
 def test_greedy_loops_take_fewer_steps(make: Make) -> None:
@@ -195,24 +195,24 @@ def test_greedy_loops_take_fewer_steps(make: Make) -> None:
 
     def steps(tokens: int) -> int:
         engine = make(tokens)
-        counts = count_guesses(engine)
+        counts = count_drafts(engine)
         run(engine, lambda engine: asyncio.gather(*(engine.generate(*ask) for ask in asks)))
         return counts["steps"]
 
     assert steps(4) < 0.6 * steps(0)
 
 
-class ForcedGuesses:
-    """Guesses the same tokens in every step."""
+class ForcedDrafts:
+    """Drafts the same tokens in every step."""
 
-    def __init__(self, guess: Sequence[int]) -> None:
-        self._guess = list(guess)
+    def __init__(self, draft: Sequence[int]) -> None:
+        self._draft = list(draft)
 
     def has_room(self, running: int) -> bool:
         return True
 
     def draft(self, running: Sequence[Sample], left: Sequence[int]) -> list[list[int]]:
-        return [self._guess[: more - 1] for more in left]
+        return [self._draft[: more - 1] for more in left]
 
     def learn(self, seq: Sample) -> None:
         pass
@@ -221,15 +221,15 @@ class ForcedGuesses:
         pass
 
 
-@pytest.mark.parametrize("guess", [[], [30], [31, 32], [32, 32]])
+@pytest.mark.parametrize("draft", [[], [30], [31, 32], [32, 32]])
 def test_frequencies_are_those_of_the_model(
-    make: Make, micro_model: Callable[..., PreTrainedModel], guess: Sequence[int]
+    make: Make, micro_model: Callable[..., PreTrainedModel], draft: Sequence[int]
 ) -> None:
     """Chi-squared test of all texts of three tokens out of three, against the probabilities of a forward pass."""
     words, prompt, drawn = (30, 31, 32), (5, 9, 14), 3000
     bias = tuple((word, 80.0) for word in words)
     engine = make(2, max_num_seqs=24)
-    engine._scheduler._drafts = ForcedGuesses(guess)  # type: ignore[assignment]
+    engine._scheduler._drafts = ForcedDrafts(draft)  # type: ignore[assignment]
     (texts,) = run(
         engine,
         lambda engine: asyncio.gather(engine.generate(prompt, drawn, Sampling(1.0, 3, seed=5, bias=bias))),
@@ -246,7 +246,7 @@ def test_frequencies_are_those_of_the_model(
     assert statistic < 54.1, "the 99.9% quantile of chi-squared with 26 degrees of freedom"
 
 
-def test_new_weights_while_guesses_are_verified(make: Make, micro_model: Callable[..., PreTrainedModel]) -> None:
+def test_new_weights_while_drafts_are_verified(make: Make, micro_model: Callable[..., PreTrainedModel]) -> None:
     engine = make(4)
     weights = WeightVersions(torch.float64)
     weights.publish(1, dict(micro_model(torch.float64, seed=7).named_parameters()))
