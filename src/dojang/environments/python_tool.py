@@ -8,7 +8,7 @@ not trained on.
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dojang.core.errors import ConfigError
 from dojang.core.section import Section
@@ -37,14 +37,21 @@ see, and end your message there. The next message shows what it printed. Variabl
 class ToolExample(Section):
     """A problem solved with one block of code."""
 
-    question: str = Field(min_length=1)
+    question: str
     """Question of the user."""
-    code: str = Field(min_length=1)
+    code: str
     """Code of the first reply, without its fence."""
-    output: str = Field(min_length=1)
+    output: str
     """Text that the code prints."""
-    answer: str = Field(min_length=1)
+    answer: str
     """Last reply, in the form that the task grades."""
+
+    @field_validator("*")
+    @classmethod
+    def _says_something(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("must have text")
+        return text
 
     def messages(self, reminder: str) -> list[Message]:
         """Returns its turns; `reminder` follows the output."""
@@ -117,7 +124,7 @@ class PythonToolConfig(SandboxedSection):
             raise ConfigError(f"workflow.name=python_tool: code cannot be run here: {found.ended or found.text}")
 
     def _host(self) -> HostCapabilities:
-        return session_host(self.isolation, self.python, tuple(self.packages))
+        return session_host(self.isolation, self.python, tuple(self.packages), "workflow")
 
 
 class PythonTool(ToolEnvironment):

@@ -70,6 +70,8 @@ class HostCapabilities:
     chosen_python: str
     cache: Path
     packages: tuple[str, ...] = ()
+    section: str = "judge"
+    """Where a recipe has these settings, for errors."""
 
     @cached_property
     def features(self) -> dict[str, str]:
@@ -93,13 +95,13 @@ class HostCapabilities:
                 "this machine has no isolation for judged programs: "
                 + "; ".join(f"{name}: {self.features[name]}" for name in _STRONGEST_FIRST)
                 + ". Judge on another machine (`dojang judge serve` there, judge.url here), or, if you trust every "
-                "program, set judge.isolation=none"
+                f"program, set {self.section}.isolation=none"
             )
         wanted = Isolation(self.requested)
         if why := self.features[wanted]:
             raise ConfigError(
-                f"judge.isolation={wanted} is not available here: {why}. Remedy: {REMEDIES[wanted]}. "
-                "judge.isolation=auto takes the strongest available"
+                f"{self.section}.isolation={wanted} is not available here: {why}. Remedy: {REMEDIES[wanted]}. "
+                f"{self.section}.isolation=auto takes the strongest available"
             )
         return wanted
 
@@ -113,7 +115,7 @@ class HostCapabilities:
     @cached_property
     def python(self) -> Python:
         private = os.geteuid() == 0 and self.isolation is not Isolation.NAMESPACES
-        return find_python(self.chosen_python, private_user=private, packages=self.packages)
+        return find_python(self.chosen_python, private_user=private, packages=self.packages, section=self.section)
 
     @cached_property
     def key(self) -> bytes:

@@ -78,25 +78,25 @@ class Python:
     """Folder -> files of the packages that programs may import from it; other folders are unrestricted."""
 
 
-def find_python(chosen: str, *, private_user: bool, packages: Sequence[str] = ()) -> Python:
+def find_python(chosen: str, *, private_user: bool, packages: Sequence[str] = (), section: str = "judge") -> Python:
     """Find the interpreter at path `chosen` with all its packages, or by default dojang's interpreter with
     `packages`.
 
-    `private_user`: a user runs it who can only read public files.
+    `private_user`: a user runs it who can only read public files. `section`: of the recipe that has the settings.
     """
     if chosen:
-        return _describe(chosen, packages, every=True, private_user=private_user)
+        return _describe(chosen, packages, every=True, private_user=private_user, section=section)
     candidates = [str(getattr(sys, "_base_executable", sys.executable)), "/usr/bin/python3", "/usr/local/bin/python3"]
     reachable = [path for path in candidates if os.access(path, os.X_OK) and (not private_user or is_public(path))]
     if not reachable:
         raise ConfigError(
             f"no interpreter among {', '.join(candidates)} can be reached by the user judged programs run as; "
-            "name one with judge.python"
+            f"name one with {section}.python"
         )
-    return _describe(reachable[0], packages, every=False, private_user=private_user)
+    return _describe(reachable[0], packages, every=False, private_user=private_user, section=section)
 
 
-def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: bool) -> Python:
+def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: bool, section: str) -> Python:
     """Describe an interpreter. `every`: its programs may import all of its packages."""
     flags = ("-s",) if every else ("-S", "-s")
     # Package folders of dojang's interpreter, for example those of a virtual environment.
@@ -119,7 +119,7 @@ def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: 
     if version < _OLDEST:
         raise ConfigError(f"{path!r} is Python {version[0]}.{version[1]}; judged programs need 3.10 or newer")
     real = os.path.realpath(path)
-    shown = _shown(path, packages, answer["found"], version, private_user=private_user)
+    shown = _shown(path, packages, answer["found"], version, private_user=private_user, section=section)
     readable = [path, real, *answer["paths"], *shared_libraries([real, *answer["extensions"]]), *shown, *_LOCALES]
     if every:
         readable += [os.path.join(answer["home"], "pyvenv.cfg"), answer["customize"]]
@@ -136,20 +136,26 @@ def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: 
 
 
 def _shown(
-    path: str, packages: Sequence[str], found: Mapping[str, Any], version: tuple[int, ...], *, private_user: bool
+    path: str,
+    packages: Sequence[str],
+    found: Mapping[str, Any],
+    version: tuple[int, ...],
+    *,
+    private_user: bool,
+    section: str,
 ) -> list[str]:
     """Files of the packages that programs may import. Raises ConfigError if one is missing."""
     places = path if path == sys.executable or version[:2] != sys.version_info[:2] else f"{path} or {sys.executable}"
     if missing := [name for name in packages if name not in found]:
         raise ConfigError(
-            f"judge.packages: {', '.join(map(repr, missing))} not found among the packages of {places} (the standard "
-            "library needs no permission); install what is missing there, and use the name programs import"
+            f"{section}.packages: {', '.join(map(repr, missing))} not found among the packages of {places} (the "
+            "standard library needs no permission); install what is missing there, and use the name programs import"
         )
     shown = [each for name in packages for each in found[name]["inside"]]
     if private_user and (hidden := [each for each in shown if not is_public(each)]):
         raise ConfigError(
-            f"judge.packages: {hidden[0]} cannot be read by the user judged programs run as; install the package where "
-            "every user can read it, or use isolation namespaces"
+            f"{section}.packages: {hidden[0]} cannot be read by the user judged programs run as; install the package "
+            "where every user can read it, or use isolation namespaces"
         )
     return shown
 

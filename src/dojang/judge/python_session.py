@@ -31,9 +31,9 @@ class SessionOutput:
 
 
 @cache
-def session_host(isolation: str, python: str, packages: tuple[str, ...]) -> HostCapabilities:
+def session_host(isolation: str, python: str, packages: tuple[str, ...], section: str = "judge") -> HostCapabilities:
     """Returns the capabilities of this machine, which are found once per process."""
-    return HostCapabilities(isolation, python, cache_root(), packages)
+    return HostCapabilities(isolation, python, cache_root(), packages, section)
 
 
 @cache

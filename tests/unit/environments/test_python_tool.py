@@ -287,6 +287,17 @@ def test_examples_and_reminders_need_blocks_of_code(setting: dict[str, object]) 
         PythonToolConfig.model_validate(setting)
 
 
+@pytest.mark.parametrize("field", ["question", "code", "output", "answer"])
+def test_no_part_of_an_example_is_blank(field: str) -> None:
+    with pytest.raises(ValidationError, match=f"examples.0.{field}\n.*must have text"):
+        PythonToolConfig.model_validate({"call_format": "code_block", "examples": [{**EXAMPLE, field: " \n"}]})
+
+
+def test_a_missing_package_names_the_setting_of_the_tool() -> None:
+    with pytest.raises(ConfigError, match=r"^workflow\.packages: 'no_such_package' not found"):
+        PythonToolConfig(packages=["no_such_package"]).check_problems(LastWordTask(), [])
+
+
 def test_a_failed_sandbox_is_no_reward(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = HostCapabilities("auto", "", session_host("auto", "", ()).cache)
     broken.__dict__["spec"] = {**session_host("auto", "", ()).spec, "python": ("/nonexistent/python",)}
