@@ -30,6 +30,19 @@ _MACHINERY = (EnvironmentFailed, DojangError, WorkerFailed, ConnectionError, Tim
 _SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 _OF_VALUES = (errno.EINVAL, errno.EOVERFLOW, errno.ERANGE, errno.EDOM)
 """Errors of the system about a value, which the model may have chosen."""
+_AWS_LIMITS = {
+    "EC2ThrottledException",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "SlowDown",
+    "ThrottledException",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+}
+"""Codes of AWS for too many requests."""
 _WARNED: set[tuple[str, type[BaseException]]] = set()
 _SCHEMAS: WeakKeyDictionary[Callable[..., Any], Mapping[str, object]] = WeakKeyDictionary()
 _ORDINARY = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -168,15 +181,17 @@ def _of_system(error: BaseException) -> bool:
 
 
 def _of_server(error: BaseException) -> bool:
-    """Returns whether an exception of urllib, requests, httpx or a client built on them has a status that says that
-    the server failed, or has too many requests."""
-    statuses = [
-        _attribute(of, name)
-        for of in (error, _attribute(error, "response"))
-        for name in ("status_code", "status", "code")
-    ]
+    """Returns whether an exception of urllib, requests, httpx, boto3 or a client built on them has a status that says
+    that the server failed, or has too many requests."""
+    response = _attribute(error, "response")
+    statuses = [_attribute(of, name) for of in (error, response) for name in ("status_code", "status", "code")]
+    code: object = None
+    if isinstance(response, Mapping):  # of boto3; some services of AWS refuse too many requests with the status 400
+        found, details = response.get("ResponseMetadata"), response.get("Error")
+        statuses.append(found.get("HTTPStatusCode") if isinstance(found, Mapping) else None)
+        code = details.get("Code") if isinstance(details, Mapping) else None
     refused = (HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600))
-    return any(isinstance(each, int) and each in refused for each in statuses)
+    return str(code) in _AWS_LIMITS or any(isinstance(each, int) and each in refused for each in statuses)
 
 
 def _attribute(of: object, name: str) -> object:

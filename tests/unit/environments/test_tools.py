@@ -47,6 +47,14 @@ class NoResponse(Exception):
         raise RuntimeError("no response yet")
 
 
+class ClientError(Exception):
+    """As botocore's."""
+
+    def __init__(self, code: object, status: object) -> None:
+        super().__init__(f"An error occurred ({code}) when calling the Search operation")
+        self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+
 class Unreadable(Exception):
     def __str__(self) -> str:
         raise AttributeError("no message")
@@ -68,6 +76,10 @@ FAILURES: dict[str, BaseException] = {
     "not found": http_error(404),
     "unavailable": http_error(503),
     "too many": http_error(429),
+    "aws, too many": ClientError("ThrottlingException", 400),
+    "aws, unavailable": ClientError("InternalFailure", 500),
+    "aws, wrong": ClientError("ValidationException", 400),
+    "aws, odd": ClientError(["ThrottlingException"], None),
     "itself": wrapped(ValueError("bad"), ValueError("worse")),
     "value of time": OSError(75, "Value too large for defined data type"),
     "group": ExceptionGroup("in a task", [ValueError("a"), ConnectionError("backend down")]),
@@ -148,6 +160,8 @@ def test_mistakes_of_the_model_are_told_to_it(call: str, told: str) -> None:
         ("read", "error: fails raised ValueError: no such page"),
         ("image", "error: fails raised UnsupportedOperation: not readable"),
         ("not found", "error: fails raised HTTPError: HTTP Error 404: no"),
+        ("aws, wrong", "error: fails raised ClientError: An error occurred (ValidationException) when calling the Search"),
+        ("aws, odd", "error: fails raised ClientError: An error occurred (['ThrottlingException']) when calling the"),
         ("itself", "error: fails raised ValueError: bad"),
         ("value of time", "error: fails raised OSError: [Errno 75] Value too large"),
         ("property", "error: fails raised NoResponse: bad"),
@@ -169,6 +183,8 @@ def test_an_exception_of_a_tool_is_told_to_the_model(how: str, told: str) -> Non
         "no host",
         "unavailable",
         "too many",
+        "aws, too many",
+        "aws, unavailable",
         "group",
         "own group",
         "disk",
