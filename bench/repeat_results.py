@@ -95,6 +95,7 @@ DISTILLATION = before_after(
     "rollout.engine.kv_cache_gb=3",
     "train.max_tokens_per_microbatch=16384",
     f"distillation.teacher={TEACHER}",
+    "train.mask_truncated_completions=true",  # without it a student went on until the limit, which has a low KL
     greedy=f"--recipe smollm2-gsm8k {EVAL_GSM8K} --shots 0 --max-tokens 320 rollout.engine.kv_cache_gb=3",
 )
 PYTHON_TOOL = before_after(

@@ -52,6 +52,15 @@ def test_another_file_is_refused_and_stays_as_it_is(tmp_path: Path, text: str) -
     assert (tmp_path / "sessions.jsonl").read_text() == text
 
 
+def test_two_servers_do_not_write_to_one_file(tmp_path: Path, session: Session) -> None:
+    with closing(Recorder(tmp_path)) as recorder:
+        recorder.add("a", session)
+        with pytest.raises(ConfigError, match=r"another server writes to .*sessions\.jsonl; end it, or choose another"):
+            Recorder(tmp_path)
+        recorder.add("b", session)
+    assert names(tmp_path) == ["a", "b"]
+
+
 def test_a_session_that_does_not_fit_the_disk_is_an_error_and_leaves_no_part(tmp_path: Path, session: Session) -> None:
     """A limit of the file's size stands for the disk: the write takes a part, without an error."""
     path, limits = tmp_path / "sessions.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,5 +1,6 @@
 """Sessions as lines of JSON: tokens, log-probs, weight versions and rewards, for use elsewhere."""
 
+import fcntl
 import json
 import os
 import re
@@ -51,11 +52,18 @@ class Recorder:
     """Appends sessions to a file, each as a whole line or not at all."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises ConfigError if the directory cannot be written, or has another file of that name."""
+        """Raises ConfigError if the directory cannot be written, or another server writes to it."""
         self._path = directory / SESSIONS
         with writable("--record", directory):
             directory.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process at the latest
+        except BlockingIOError:
+            self._file.close()
+            raise ConfigError(
+                f"--record: another server writes to {self._path}; end it, or choose another directory"
+            ) from None
 
     def names(self) -> Iterator[str]:
         """Yields the names of the recorded sessions, without parsing their tokens. A last line that was cut, such as by
