@@ -87,10 +87,10 @@ class Retokenizer:
             tokens: list[int] = read.tokens[read.mask].tolist()
             theirs = _leading(self._teacher.spell(tokens[:-1] if written.ends else tokens))
             theirs += [_END] * (written.ends and len(theirs) == len(tokens) - 1)
-        chunks = align([*written.pieces, *[_END] * written.ends], theirs)
-        if written.cut and chunks and chunks[-1][1].stop == len(theirs):
-            chunks.pop()
-        return chunk_gaps(chunks, sample.sampled(sample.logprobs), read.sampled(logprobs))
+        ends = align([*written.pieces, *[_END] * written.ends], theirs)
+        if written.cut and len(ends) and ends[-1, 1] == len(theirs):
+            ends = ends[:-1]
+        return chunk_gaps(ends, sample.sampled(sample.logprobs), read.sampled(logprobs))
 
     def _read(self, sample: Sample, prompt: tuple[int, ...], end: int) -> Sample:
         written = self._written(sample)
@@ -111,12 +111,8 @@ class Retokenizer:
 
 def _leading(pieces: Sequence[bytes | None]) -> list[bytes]:
     """Returns the pieces before the first None."""
-    found = list[bytes]()
-    for each in pieces:
-        if each is None:
-            break
-        found.append(each)
-    return found
+    stop = pieces.index(None) if None in pieces else len(pieces)
+    return [each for each in pieces[:stop] if each is not None]
 
 
 def _whole_characters(pieces: list[bytes]) -> list[bytes]:

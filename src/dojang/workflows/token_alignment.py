@@ -13,43 +13,53 @@ a completion remains log student - log teacher of its text, whatever the tokeniz
 clip and its coefficient mean the same as with one tokenizer, and a chunk of one token gets what it would get there.
 """
 
-import math
 from collections.abc import Sequence
-from itertools import accumulate
 
-__all__ = ["align", "chunk_gaps"]
+import numpy as np
+from numpy.typing import NDArray
 
-Chunk = tuple[slice, slice]
-"""Positions of the tokens of a chunk: the student's, and the teacher's."""
+__all__ = ["Ends", "align", "chunk_gaps"]
 
-
-def align(student: Sequence[bytes], teacher: Sequence[bytes]) -> list[Chunk]:
-    """Returns the smallest chunks of two sequences of tokens that start with the same bytes, up to the first byte that
-    differs. A token without bytes belongs to the chunk before it; the first chunk has those at the beginning."""
-    texts = b"".join(student), b"".join(teacher)
-    ends = _tokens_by_end(student), _tokens_by_end(teacher)
-    chunks, first, start = list[Chunk](), 0, (0, 0)
-    for end in sorted(ends[0].keys() & ends[1].keys() - {0}):
-        if texts[0][first:end] != texts[1][first:end]:
-            break
-        stop = ends[0][end], ends[1][end]
-        chunks.append((slice(start[0], stop[0]), slice(start[1], stop[1])))
-        first, start = end, stop
-    return chunks
+Ends = NDArray[np.int64]
+"""[chunks, 2]: numbers of the student's and of the teacher's tokens up to the end of each chunk."""
 
 
-def chunk_gaps(chunks: Sequence[Chunk], student: Sequence[float], teacher: Sequence[float]) -> list[float | None]:
+def align(student: Sequence[bytes], teacher: Sequence[bytes]) -> Ends:
+    """Returns the ends of the smallest chunks of two sequences of tokens that start with the same bytes, up to the
+    first byte that differs. A token without bytes belongs to the chunk before it; the first chunk has those at the
+    beginning."""
+    ends = _byte_ends(student), _byte_ends(teacher)
+    shared = np.intersect1d(*ends)
+    shared = shared[(shared > 0) & (shared <= _same_bytes(b"".join(student), b"".join(teacher)))]
+    return np.stack([np.searchsorted(each, shared, side="right") for each in ends], axis=1)
+
+
+def chunk_gaps(ends: Ends, student: Sequence[float], teacher: Sequence[float]) -> list[float | None]:
     """Returns the share of each student token in log student - log teacher of its chunk; None for tokens in no chunk,
     and in chunks with a log-prob that is not finite."""
     found: list[float | None] = [None] * len(student)
-    for mine, theirs in chunks:
-        gap = math.fsum(student[mine]) - math.fsum(teacher[theirs])
-        if math.isfinite(gap):
-            count = mine.stop - mine.start
-            found[mine] = [gap / count] * count
+    if not len(ends):
+        return found
+    starts, (stop, their_stop) = np.vstack([[(0, 0)], ends[:-1]]), ends[-1]
+    mine = np.add.reduceat(np.asarray(student, np.float64)[:stop], starts[:, 0])
+    theirs = np.add.reduceat(np.asarray(teacher, np.float64)[:their_stop], starts[:, 1])
+    counts = ends[:, 0] - starts[:, 0]
+    with np.errstate(invalid="ignore"):  # the difference of two infinities
+        gaps = np.repeat((mine - theirs) / counts, counts)
+    finite = np.isfinite(gaps)
+    found[:stop] = [gap if known else None for gap, known in zip(gaps.tolist(), finite.tolist(), strict=True)]
     return found
 
 
-def _tokens_by_end(pieces: Sequence[bytes]) -> dict[int, int]:
-    """Byte offset of each token boundary -> number of tokens before it, those without bytes included."""
-    return {end: place for place, end in enumerate(accumulate(map(len, pieces)), 1)}
+def _byte_ends(pieces: Sequence[bytes]) -> NDArray[np.int64]:
+    """Byte offset of the end of each token."""
+    return np.cumsum(np.fromiter(map(len, pieces), np.int64, len(pieces)))
+
+
+def _same_bytes(one: bytes, other: bytes) -> int:
+    """Number of leading bytes that two texts share."""
+    if one == other:
+        return len(one)
+    size = min(len(one), len(other))
+    differ = np.flatnonzero(np.frombuffer(one[:size], np.uint8) != np.frombuffer(other[:size], np.uint8))
+    return int(differ[0]) if len(differ) else size

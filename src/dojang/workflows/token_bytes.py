@@ -6,7 +6,7 @@ tokenizer's decoder: byte-level (GPT-2, Llama 3, Qwen) or SentencePiece's with "
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ class TokenBytes:
         kinds = {each["type"] for each in self._decoders}
         self._byte_level, self._byte_fallback = "ByteLevel" in kinds, "ByteFallback" in kinds
         self._strips = any(map(_strips_first_space, self._decoders))
-        self._known: dict[int, bytes | None] = {}
+        self._spelled = _Spelled(self._bytes)
         tokens = self.encode(PROBE)
         known = bool(kinds) and not kinds - _KNOWN
         if not known or b"".join(each or b"" for each in self.spell(tokens)) != PROBE.encode():
@@ -52,7 +52,7 @@ class TokenBytes:
 
     def spell(self, tokens: Sequence[int]) -> list[bytes | None]:
         """Returns the bytes of each token of a text; None for special tokens and IDs without a token."""
-        found = [self._bytes(token) for token in tokens]
+        found = list(map(self._spelled.__getitem__, tokens))
         if self._strips and found and found[0] is not None:
             found[0] = found[0].removeprefix(b" ")
         return found
@@ -60,19 +60,17 @@ class TokenBytes:
     def vocabulary(self) -> list[bytes | None]:
         """Returns the bytes of every token, by ID; None for special tokens and IDs without a token. A space that the
         tokenizer puts before a text counts."""
-        return [self._bytes(token) for token in range(max(self._tokenizer.get_vocab().values()) + 1)]
+        return [self._spelled[token] for token in range(max(self._tokenizer.get_vocab().values()) + 1)]
 
     def is_special(self, token: int) -> bool:
         """Reports whether a token is no text, such as EOS."""
         return token in self._special
 
     def _bytes(self, token: int) -> bytes | None:
-        if token not in self._known:
-            written = None if token in self._special else self._tokenizer.convert_ids_to_tokens(token)
-            self._known[token] = self._spelled(written) if isinstance(written, str) else None
-        return self._known[token]
+        written = None if token in self._special else self._tokenizer.convert_ids_to_tokens(token)
+        return self._spell(written) if isinstance(written, str) else None
 
-    def _spelled(self, token: str) -> bytes:
+    def _spell(self, token: str) -> bytes:
         if self._byte_level:
             known = [_BYTES.get(letter) for letter in token]
             return token.encode() if None in known else bytes(each for each in known if each is not None)
@@ -84,6 +82,17 @@ class TokenBytes:
             if each["type"] == "Metaspace":
                 token = token.replace(each["replacement"], " ")
         return token.encode()
+
+
+class _Spelled(dict[int, bytes | None]):
+    """The bytes of tokens, found when they are asked for first."""
+
+    def __init__(self, find: Callable[[int], bytes | None]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, token: int) -> bytes | None:
+        return self.setdefault(token, self._find(token))
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
