@@ -1,4 +1,5 @@
-"""Repeats the measurements of docs/results/qwen2.5-coder-1.5b.md, one after another, as many as fit into the time.
+"""Repeats the measurements of docs/results/qwen2.5-coder-1.5b.md and the distillation of smollm2-gsm8k.md, one after
+another, as many as fit into the time.
 
     python bench/repeat_results.py OUT_DIR --data data --only qlora,distillation --minutes 25
 

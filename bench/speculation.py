@@ -7,6 +7,7 @@ real text: a model with random weights repeats nothing. The tokens are the same 
 the notes tell how many samples differ. Rounds are interleaved; the median counts.
 """
 
+import argparse
 import asyncio
 import statistics
 from dataclasses import dataclass, field
@@ -110,24 +111,30 @@ def row(sequences: int, draft_tokens: int, mine: list[Decoded], plain: list[Deco
     )
 
 
+def numbers(text: str) -> list[int]:
+    found = [int(each) for each in text.split(",")]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError("numbers from 1 with commas between")
+    return found
+
+
 def main() -> None:
     parser = arguments(__doc__)
     add_options(parser)
-    parser.add_argument("--sequences", default="1,2,4,8", help="samples of a prompt, N,...")
-    parser.add_argument("--draft-tokens", default="4", help="rollout.engine.speculative_tokens, N,...")
+    parser.add_argument("--sequences", type=numbers, default=[1, 2, 4, 8], help="samples of a prompt, N,...")
+    parser.add_argument("--draft-tokens", type=numbers, default=[4], help="rollout.engine.speculative_tokens, N,...")
     parser.add_argument("--temperature", type=float, default=1.0)
     options = parser.parse_args()
     model, tokenizer = pretrained(options.model, fast_dtype(options.device), options.device)
     prompts = gsm8k_prompts(options.data, tokenizer, options.prompts, options.max_tokens)
     sampling = Sampling(options.temperature, options.max_tokens)
-    drafted = [int(each) for each in options.draft_tokens.split(",")]
     rows = []
-    for sequences in map(int, options.sequences.split(",")):
+    for sequences in options.sequences:
         rounds = [
-            {count: play(model, tokenizer, prompts, sampling, sequences, count) for count in (0, *drafted)}
+            {count: play(model, tokenizer, prompts, sampling, sequences, count) for count in (0, *options.draft_tokens)}
             for _ in range(options.rounds)
         ]
-        for count in drafted:
+        for count in options.draft_tokens:
             rows.append(row(sequences, count, [each[count] for each in rounds], [each[0] for each in rounds]))
     report("speculation", rows, options.json)
 

@@ -18,8 +18,8 @@ BASE = "base"
 """The model before training, in evaluations."""
 
 Side = dict[str, Any]
-"""Figures of one trainer: seconds of its process, peak memory in MB, and a record of every step."""
-_LESS_IS_BETTER = ("s", "MB")
+"""Figures of one trainer: seconds of its process, peak memory in MiB, and a record of every step."""
+_LESS_IS_BETTER = ("s", "MiB")
 _NEITHER = ("mean completion length", "groups without a signal")
 
 
@@ -120,7 +120,7 @@ def _rows(name: str, found: dict[str, Any]) -> list[Row]:
     for kind, case in (("allocated", "peak GPU memory"), ("reserved", "peak GPU memory, reserved"), ("rss", "")):
         if kind in mine["memory"] and kind in theirs["memory"]:
             case = case or "peak resident memory"
-            figures.append((case, mine["memory"][kind], theirs["memory"][kind], "MB", ""))
+            figures.append((case, mine["memory"][kind], theirs["memory"][kind], "MiB", ""))
     samples = mine["samples_per_step"]
     figures += [
         ("completion tokens per second", _speed(mine, samples), _speed(theirs, samples), "tokens/s", median),

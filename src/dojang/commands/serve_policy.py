@@ -19,6 +19,7 @@ from dojang.evaluation.cases import find_subject
 from dojang.types import Sampling
 
 if TYPE_CHECKING:
+    from dojang.environments.policy_server.records import Recorder
     from dojang.workflows.section import RolloutPolicy
 
 __all__ = ["PolicyOptions", "policy_config", "serve", "serve_until"]
@@ -69,8 +70,10 @@ async def _serve(model: str, config: RunConfig, options: PolicyOptions) -> None:
     from dojang.runs.training import import_build
 
     import_build()
+    from dojang.environments.policy_server.records import Recorder
     from dojang.evaluation.evaluator import Evaluator
 
+    recorder = None if options.record is None else Recorder(options.record)  # refused before the model is loaded
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -79,22 +82,27 @@ async def _serve(model: str, config: RunConfig, options: PolicyOptions) -> None:
         sampling = Sampling(1.0, config.rollout.max_tokens, options.seed)
         policy = await evaluator.policy(config, sampling)
         name = Path(model).name if Path(model).exists() else model
-        await serve_until(stop, policy, name, options, typer.echo)
+        await serve_until(stop, policy, name, options, typer.echo, recorder)
     finally:
         await evaluator.close()
+        if recorder is not None:
+            recorder.close()
 
 
 async def serve_until(
-    stop: asyncio.Event, policy: "RolloutPolicy", name: str, options: PolicyOptions, say: Callable[[str], object]
+    stop: asyncio.Event,
+    policy: "RolloutPolicy",
+    name: str,
+    options: PolicyOptions,
+    say: Callable[[str], object],
+    recorder: "Recorder | None" = None,
 ) -> None:
     """Serves a policy until the event; then ends all sessions without a reward."""
-    from dojang.environments.policy_server.records import Recorder
     from dojang.environments.policy_server.routes import make_app
     from dojang.environments.policy_server.server import serving
     from dojang.environments.policy_server.session import Session, SessionRules
     from dojang.environments.policy_server.sessions import ServedSessions
 
-    recorder = None if options.record is None else Recorder(options.record)
     numbers = itertools.count()
     sessions = ServedSessions(
         lambda: Session(policy, SessionRules(_NO_LIMIT, "allow"), place=next(numbers)),
@@ -113,5 +121,3 @@ async def serve_until(
             with suppress(asyncio.CancelledError):
                 await sweeping
             sessions.close("the server was stopped")
-            if recorder is not None:
-                recorder.close()

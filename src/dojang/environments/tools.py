@@ -30,19 +30,24 @@ _MACHINERY = (EnvironmentFailed, DojangError, WorkerFailed, ConnectionError, Tim
 _SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 _OF_VALUES = (errno.EINVAL, errno.EOVERFLOW, errno.ERANGE, errno.EDOM)
 """Errors of the system about a value, which the model may have chosen."""
-_AWS_LIMITS = {
+_AWS_OUTAGES = {
+    "BandwidthLimitExceeded",
     "EC2ThrottledException",
+    "PriorRequestNotComplete",
     "ProvisionedThroughputExceededException",
     "RequestLimitExceeded",
     "RequestThrottled",
     "RequestThrottledException",
+    "RequestTimeout",
+    "RequestTimeoutException",
     "SlowDown",
     "ThrottledException",
     "Throttling",
     "ThrottlingException",
     "TooManyRequestsException",
+    "TransactionInProgressException",
 }
-"""Codes of AWS for too many requests."""
+"""Codes of AWS for too many requests and for time-outs, which some of its services answer with the status 400."""
 _WARNED: set[tuple[str, type[BaseException]]] = set()
 _SCHEMAS: WeakKeyDictionary[Callable[..., Any], Mapping[str, object]] = WeakKeyDictionary()
 _ORDINARY = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -185,13 +190,12 @@ def _of_server(error: BaseException) -> bool:
     that the server failed, or has too many requests."""
     response = _attribute(error, "response")
     statuses = [_attribute(of, name) for of in (error, response) for name in ("status_code", "status", "code")]
-    code: object = None
-    if isinstance(response, Mapping):  # of boto3; some services of AWS refuse too many requests with the status 400
-        found, details = response.get("ResponseMetadata"), response.get("Error")
-        statuses.append(found.get("HTTPStatusCode") if isinstance(found, Mapping) else None)
-        code = details.get("Code") if isinstance(details, Mapping) else None
+    statuses.append(_item(response, "ResponseMetadata", "HTTPStatusCode"))
     refused = (HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600))
-    return str(code) in _AWS_LIMITS or any(isinstance(each, int) and each in refused for each in statuses)
+    if any(isinstance(each, int) and each in refused for each in statuses):
+        return True
+    code = _item(response, "Error", "Code")
+    return isinstance(code, str) and code in _AWS_OUTAGES
 
 
 def _attribute(of: object, name: str) -> object:
@@ -199,6 +203,16 @@ def _attribute(of: object, name: str) -> object:
         return getattr(of, name, None)
     except Exception:  # a property of someone else's exception
         return None
+
+
+def _item(of: object, *keys: str) -> object:
+    """Returns what nested mappings have, such as the response of boto3."""
+    for key in keys:
+        try:
+            of = of.get(key) if isinstance(of, Mapping) else None
+        except Exception:  # a mapping of someone else
+            return None
+    return of
 
 
 def _warn_once(name: str, error: BaseException) -> None:

@@ -15,8 +15,8 @@ __all__ = ["Point", "name_of", "plot_accuracy", "plot_shots", "report", "table",
 
 Point = tuple[str, str, int | None, Estimate]
 """Label of the line, dataset, number of shots, accuracy."""
-_LABEL = 60
-"""Most characters of a label in a legend."""
+_LINE = 60
+"""Most characters of a line in a legend."""
 
 
 def name_of(result: dict[str, Any]) -> str:
@@ -138,22 +138,30 @@ def plot_accuracy(path: Path, points: Sequence[Point]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         handles, labels = axes.get_legend_handles_labels()
         lines |= dict(zip(labels, handles, strict=True))
-    figure.legend(lines.values(), map(_short, lines), frameon=False, loc="outside upper left")
+    legend = figure.legend(lines.values(), map(_wrapped, lines), frameon=False, loc="outside upper left")
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # dollars of a path are no formula
     figure.savefig(path, dpi=110)
 
 
-def _short(label: str) -> str:
-    """A label that fits above a panel; of the path of a checkpoint the end tells more than the beginning."""
-    return label if len(label) <= _LABEL else f"{label[: _LABEL // 4]}...{label[-_LABEL * 3 // 4 :]}"
+def _wrapped(label: str) -> str:
+    """A label in lines that fit above a panel."""
+    return "\n".join(label[start : start + _LINE] for start in range(0, len(label), _LINE))
+
+
+def _visible(label: str) -> str:
+    """A label that begins with an underscore would be left out of the legend."""
+    return f" {label}" if label.startswith("_") else label
 
 
 def _draw_shots(axes: "Axes", points: Sequence[Point]) -> None:
     for label in dict.fromkeys(point[0] for point in points):
         line = sorted((shots or 0, estimate.value, estimate) for name, _, shots, estimate in points if name == label)
         shots, values, estimates = zip(*line, strict=True)
-        axes.errorbar(shots, values, _gaps(estimates), marker="o", capsize=3, label=label)
+        axes.errorbar(shots, values, _gaps(estimates), marker="o", capsize=3, label=_visible(label))
     axes.set_xticks(sorted({shots for _, _, shots, _ in points if shots is not None}))
-    axes.set(xlabel="examples shown (shots)", title=points[0][1])
+    axes.set_xlabel("examples shown (shots)")
+    axes.set_title(points[0][1], parse_math=False)
 
 
 def _draw_datasets(axes: "Axes", points: Sequence[Point]) -> None:
@@ -164,8 +172,8 @@ def _draw_datasets(axes: "Axes", points: Sequence[Point]) -> None:
         places = [place + 0.15 * (at - (len(labels) - 1) / 2) for place, _ in mine]
         estimates = [estimate for _, estimate in mine]
         values = [estimate.value for estimate in estimates]
-        axes.errorbar(places, values, _gaps(estimates), marker="o", capsize=3, linestyle="", label=label)
-    axes.set_xticks(range(len(names)), names)
+        axes.errorbar(places, values, _gaps(estimates), marker="o", capsize=3, linestyle="", label=_visible(label))
+    axes.set_xticks(range(len(names)), names, parse_math=False)
     axes.set_xlim(-0.5, len(names) - 0.5)
 
 

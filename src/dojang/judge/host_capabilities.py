@@ -91,10 +91,12 @@ class HostCapabilities:
             for each in _STRONGEST_FIRST:
                 if not self.features[each]:
                     return each
+            remote = "Judge on another machine (`dojang judge serve` there, judge.url here)"
+            elsewhere = remote if self.section == "judge" else "Use another machine"
             raise ConfigError(
                 "this machine has no isolation for judged programs: "
                 + "; ".join(f"{name}: {self.features[name]}" for name in _STRONGEST_FIRST)
-                + ". Judge on another machine (`dojang judge serve` there, judge.url here), or, if you trust every "
+                + f". {elsewhere}, or, if you trust every "
                 f"program, set {self.section}.isolation=none"
             )
         wanted = Isolation(self.requested)

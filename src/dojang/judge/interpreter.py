@@ -114,7 +114,8 @@ def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: 
         )
         answer = json.loads(result.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"the interpreter {path!r} for judged programs does not run: {error}") from error
+        setting = f"{section}.python: " if every else ""
+        raise ConfigError(f"{setting}the interpreter {path!r} for judged programs does not run: {error}") from error
     version = tuple(answer["version"])
     if version < _OLDEST:
         raise ConfigError(f"{path!r} is Python {version[0]}.{version[1]}; judged programs need 3.10 or newer")

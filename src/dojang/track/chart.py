@@ -41,9 +41,11 @@ def plot(rows: Rows, title: str) -> "Figure":
         for at, name in enumerate(sorted({name for row in rows for name in row if name.startswith(prefix)}), start=1):
             _draw(axes, rows, name, f"held-out, {name.removeprefix(prefix)}", f"C{at}", marker="o", linestyle="--")
         if axes.lines:
-            axes.legend()
+            for text in axes.legend().get_texts():
+                text.set_parse_math(False)  # dollars of a name are no formula
         axes.grid(alpha=0.3)
-    rewards.set(title=title, ylabel="mean reward")
+    rewards.set_ylabel("mean reward")
+    rewards.set_title(title, parse_math=False)
     accuracies.set(xlabel="step", ylabel="accuracy")
     low, high = accuracies.get_ylim()
     accuracies.set_ylim(max(low, -0.05 * high), min(high, 1 + 0.05 * (1 - low)))  # no ticks below 0% or above 100%

@@ -36,7 +36,7 @@ def test_the_first_step_warms_up() -> None:
     assert (rows["first step"].value, rows["first step"].baseline_value) == (9.0, 30.0)
     # 80 tokens a step: 40 and 20 a second, and 80 / 12
     assert rows["completion tokens per second"].ratio == pytest.approx(30 / (80 / 12))
-    assert rows["peak GPU memory"].unit == "MB"
+    assert rows["peak GPU memory"].unit == "MiB"
     assert rows["mean completion length"].ratio is None
 
 

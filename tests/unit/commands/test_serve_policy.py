@@ -7,7 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,12 @@ print(report.ok, report.trainable, report.capture_level, report.param_fixes, rep
 def run_server(tokenizer: PreTrainedTokenizerBase) -> Callable[..., None]:
     """Runs a test against a server in this process."""
 
-    def run(test: Test, *, engine: RandomEngine | None = None, **options: Any) -> None:
-        async def play() -> None:
+    def run(test: Test, *, engine: RandomEngine | None = None, record: Path | None = None, **options: Any) -> None:
+        async def play(recorder: Recorder | None) -> None:
             stop, said = asyncio.Event(), list[str]()
             policy = policy_of(engine or RandomEngine(tokenizer), tokenizer)
             serving = asyncio.create_task(
-                serve_until(stop, policy, "tiny", PolicyOptions(port=0, **options), said.append)
+                serve_until(stop, policy, "tiny", PolicyOptions(port=0, **options), said.append, recorder)
             )
             while not said:
                 await asyncio.sleep(0.01)
@@ -63,7 +63,8 @@ def run_server(tokenizer: PreTrainedTokenizerBase) -> Callable[..., None]:
                 stop.set()
                 await serving
 
-        asyncio.run(play())
+        with nullcontext() if record is None else closing(Recorder(record)) as recorder:
+            asyncio.run(play(recorder))
 
     return run
 

@@ -1,6 +1,8 @@
 """The file of recorded sessions: whole lines only, also after a crash and on a full disk."""
 
 import asyncio
+import errno
+import fcntl
 import json
 import resource
 from contextlib import closing
@@ -59,6 +61,18 @@ def test_two_servers_do_not_write_to_one_file(tmp_path: Path, session: Session) 
             Recorder(tmp_path)
         recorder.add("b", session)
     assert names(tmp_path) == ["a", "b"]
+
+
+def test_a_file_system_without_locks_takes_records(
+    tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with closing(Recorder(tmp_path)) as recorder:
+        recorder.add("a", session)
+    assert names(tmp_path) == ["a"]
 
 
 def test_a_session_that_does_not_fit_the_disk_is_an_error_and_leaves_no_part(tmp_path: Path, session: Session) -> None:

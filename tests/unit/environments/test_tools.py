@@ -55,6 +55,15 @@ class ClientError(Exception):
         self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
 
+class Closed(dict[str, object]):
+    def get(self, key: object, default: object = None) -> object:
+        raise RuntimeError("body was closed")
+
+
+class ClosedResponse(Exception):
+    response = Closed()
+
+
 class Unreadable(Exception):
     def __str__(self) -> str:
         raise AttributeError("no message")
@@ -79,6 +88,8 @@ FAILURES: dict[str, BaseException] = {
     "aws, too many": ClientError("ThrottlingException", 400),
     "aws, unavailable": ClientError("InternalFailure", 500),
     "aws, wrong": ClientError("ValidationException", 400),
+    "aws, time-out": ClientError("RequestTimeout", 400),
+    "aws, closed": ClosedResponse("no such page"),
     "aws, odd": ClientError(["ThrottlingException"], None),
     "itself": wrapped(ValueError("bad"), ValueError("worse")),
     "value of time": OSError(75, "Value too large for defined data type"),
@@ -161,6 +172,7 @@ def test_mistakes_of_the_model_are_told_to_it(call: str, told: str) -> None:
         ("image", "error: fails raised UnsupportedOperation: not readable"),
         ("not found", "error: fails raised HTTPError: HTTP Error 404: no"),
         ("aws, wrong", "error: fails raised ClientError: An error occurred (ValidationException) when calling"),
+        ("aws, closed", "error: fails raised ClosedResponse: no such page"),
         ("aws, odd", "error: fails raised ClientError: An error occurred (['ThrottlingException']) when calling"),
         ("itself", "error: fails raised ValueError: bad"),
         ("value of time", "error: fails raised OSError: [Errno 75] Value too large"),
@@ -185,6 +197,7 @@ def test_an_exception_of_a_tool_is_told_to_the_model(how: str, told: str) -> Non
         "too many",
         "aws, too many",
         "aws, unavailable",
+        "aws, time-out",
         "group",
         "own group",
         "disk",

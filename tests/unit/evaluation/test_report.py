@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dojang.evaluation.report import plot_accuracy
@@ -24,12 +25,25 @@ def test_no_tick_is_above_all_answers_and_labels_fit(
     points = [(label, "arithmetic", shots, estimate(value)) for label, value in ((former, 0.14), (far, 1.0))]
     plot_accuracy(tmp_path / "chart.png", points)
     (figure,) = figures
-    figure.canvas.draw()
+    FigureCanvasAgg(figure).draw()
     (axes,) = figure.axes
     low, high = axes.get_ylim()
     assert max(tick for tick in axes.get_yticks() if low <= tick <= high) <= 1
     (legend,) = figure.legends
-    assert [text.get_text()[-15:] for text in legend.get_texts()] == [former[-15:], far[-15:]]
+    assert [text.get_text().replace("\n", "") for text in legend.get_texts()] == [former, far]
     box, whole = legend.get_window_extent(), figure.bbox
     assert whole.x0 <= box.x0 < box.x1 <= whole.x1
     assert box.y0 >= axes.get_window_extent().y1
+
+
+def test_labels_are_shown_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, dpi: figures.append(self))
+    labels = ["_old/checkpoints/last", "runs/$lr_{$/last"]
+    points = [(label, data, None, estimate(0.5)) for label in labels for data in ("_data", "$x^^$")]
+    plot_accuracy(tmp_path / "chart.png", points)
+    (figure,) = figures
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    assert [text.get_text().strip() for text in legend.get_texts()] == labels
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["_data", "$x^^$"]

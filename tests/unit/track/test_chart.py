@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dojang.track.chart import draw_chart, plot
@@ -51,7 +52,7 @@ def test_chart_draws_the_rewards_of_two_models() -> None:
 
 def test_ticks_of_close_accuracies_have_different_labels() -> None:
     figure = plot([{"step": 0, "val/accuracy/mbpp": 0.508}, {"step": 50, "val/accuracy/mbpp": 0.539}], "a run")
-    figure.canvas.draw()
+    FigureCanvasAgg(figure).draw()
     _, accuracies = figure.axes
     labels = [label.get_text() for label in accuracies.get_yticklabels()]
     assert len(set(labels)) == len(labels) > 3
@@ -60,7 +61,7 @@ def test_ticks_of_close_accuracies_have_different_labels() -> None:
 @pytest.mark.parametrize("values", [(1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (0.004, 0.006), (0.99, 1.0)])
 def test_no_accuracy_is_outside_0_and_1(values: tuple[float, float]) -> None:
     figure = plot([{"step": step, "val/accuracy/sums": value} for step, value in enumerate(values)], "a run")
-    figure.canvas.draw()
+    FigureCanvasAgg(figure).draw()
     _, accuracies = figure.axes
     low, high = accuracies.get_ylim()
     shown = [tick for tick in accuracies.get_yticks() if low <= tick <= high]
@@ -69,3 +70,8 @@ def test_no_accuracy_is_outside_0_and_1(values: tuple[float, float]) -> None:
     assert max(shown) <= 1 + 1e-9
     assert low < min(values)
     assert max(values) < high
+
+
+def test_names_are_no_formulas() -> None:
+    rows = [{"step": 0, "val/accuracy/$x^^$": 0.5, "val/accuracy/$a_{$": 0.5}, {"step": 1, "val/reward": 0.1}]
+    FigureCanvasAgg(plot(rows, r"run $\frac{$ x")).draw()

@@ -64,6 +64,8 @@ class Recorder:
             raise ConfigError(
                 f"--record: another server writes to {self._path}; end it, or choose another directory"
             ) from None
+        except OSError:
+            pass  # a file system without locks
 
     def names(self) -> Iterator[str]:
         """Yields the names of the recorded sessions, without parsing their tokens. A last line that was cut, such as by
