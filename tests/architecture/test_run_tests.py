@@ -32,12 +32,6 @@ def test_every_test_is_in_one_group() -> None:
     assert sorted(map(str, every - grouped.keys())) == []
 
 
-def test_files_of_tests_have_different_names() -> None:
-    """pytest imports them by name alone, and would run none of a group with two of the same."""
-    names = Counter(path.name for path in files(ROOT / "tests"))
-    assert [name for name, count in names.items() if count > 1] == []
-
-
 def test_names_differ() -> None:
     assert len({group.name for group in GROUPS}) == len(GROUPS)
 
