@@ -20,6 +20,7 @@ outcomes.py     outcome of a completion, result of a test
 checksum.py     checksum over weights
 lazy_weights.py  weights that are made one at a time, when they are read
 out_of_memory.py  out-of-memory errors of torch, with remedies
+cuda_sync.py    waiting for the whole GPU, which must not meet the capture of a graph
 output_head.py  float32 logits
 sum_metrics.py  sums of metrics by name
 hub.py          whether the Hugging Face hub can be reached

@@ -71,7 +71,7 @@ class HostCapabilities:
     cache: Path
     packages: tuple[str, ...] = ()
     section: str = "judge"
-    """Where a recipe has these settings, for errors."""
+    """Section of a recipe that has these settings, for errors."""
 
     @cached_property
     def features(self) -> dict[str, str]:
