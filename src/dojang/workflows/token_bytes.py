@@ -6,7 +6,8 @@ tokenizer's decoder: byte-level (GPT-2, Llama 3, Qwen) or SentencePiece's with "
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -32,7 +33,7 @@ class TokenBytes:
         kinds = {each["type"] for each in self._decoders}
         self._byte_level, self._byte_fallback = "ByteLevel" in kinds, "ByteFallback" in kinds
         self._strips = any(map(_strips_first_space, self._decoders))
-        self._spelled = _Spelled(self._bytes)
+        self._bytes_of = cache(self._bytes)
         tokens = self.encode(PROBE)
         known = bool(kinds) and not kinds - _KNOWN
         if not known or b"".join(each or b"" for each in self.spell(tokens)) != PROBE.encode():
@@ -52,7 +53,7 @@ class TokenBytes:
 
     def spell(self, tokens: Sequence[int]) -> list[bytes | None]:
         """Returns the bytes of each token of a text; None for special tokens and IDs without a token."""
-        found = list(map(self._spelled.__getitem__, tokens))
+        found = list(map(self._bytes_of, tokens))
         if self._strips and found and found[0] is not None:
             found[0] = found[0].removeprefix(b" ")
         return found
@@ -60,7 +61,7 @@ class TokenBytes:
     def vocabulary(self) -> list[bytes | None]:
         """Returns the bytes of every token, by ID; None for special tokens and IDs without a token. A space that the
         tokenizer puts before a text counts."""
-        return [self._spelled[token] for token in range(max(self._tokenizer.get_vocab().values()) + 1)]
+        return list(map(self._bytes_of, range(max(self._tokenizer.get_vocab().values()) + 1)))
 
     def is_special(self, token: int) -> bool:
         """Reports whether a token is no text, such as EOS."""
@@ -82,17 +83,6 @@ class TokenBytes:
             if each["type"] == "Metaspace":
                 token = token.replace(each["replacement"], " ")
         return token.encode()
-
-
-class _Spelled(dict[int, bytes | None]):
-    """The bytes of tokens, found when they are asked for first."""
-
-    def __init__(self, find: Callable[[int], bytes | None]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, token: int) -> bytes | None:
-        return self.setdefault(token, self._find(token))
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
