@@ -22,7 +22,7 @@ from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Completion, Sampling
 from dojang.weight_sync.versions import WeightVersions
 from gsm8k_samples import add_options, gsm8k_prompts, pretrained, timed_samples
-from machine import Row, arguments, report
+from machine import Row, arguments, numbers, report
 from shapes import fast_dtype
 
 Quantization = Literal["none", "fp8"]
@@ -102,13 +102,13 @@ def speed_row(samples: int, fp8: list[Round], plain: list[Round]) -> Row:
 def main() -> None:
     parser = arguments(__doc__)
     add_options(parser)
-    parser.add_argument("--samples", default="8", help="samples of a prompt, N,...")
+    parser.add_argument("--samples", type=numbers, default=[8], help="samples of a prompt, N,...")
     options = parser.parse_args()
     model, tokenizer = pretrained(options.model, fast_dtype(options.device), options.device)
     prompts = gsm8k_prompts(options.data, tokenizer, options.prompts, options.max_tokens)
     choices: tuple[Quantization, ...] = ("none", "fp8")
     rows = []
-    for samples in map(int, options.samples.split(",")):
+    for samples in options.samples:
         rounds = [
             {each: play(model, tokenizer, prompts, options.max_tokens, samples, each) for each in choices}
             for _ in range(options.rounds)

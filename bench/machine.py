@@ -1,4 +1,4 @@
-"""What every benchmark here shares: a description of the machine, and one way to print results."""
+"""What every benchmark here shares: options, a description of the machine, and one way to print results."""
 
 import argparse
 import json
@@ -35,6 +35,14 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     return parser
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers of an option, as its type."""
+    parts = text.split(",")
+    if not all(each.isdecimal() and int(each) for each in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers from 1, such as 1,2,4")
+    return [int(each) for each in parts]
 
 
 def report(bench: str, rows: list[Row], as_json: bool) -> None:

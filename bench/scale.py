@@ -30,7 +30,7 @@ from dojang.protocols import Judge
 from dojang.types import Outcome
 from judge import TRIVIAL, tree_cpu_s
 from judge_workload import TESTS, Language, Workload, mixed, workload
-from machine import Row, arguments, report
+from machine import Row, arguments, numbers, report
 
 NAMES: dict[Language, str] = {"cpp17": "C++", "python3": "Python"}
 SIDES = ("local", "ray")
@@ -139,19 +139,18 @@ def main() -> None:
     parser = arguments((__doc__ or "").partition("\n")[0])
     parser.add_argument("--programs", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--workers", default="1,2,4")
+    parser.add_argument("--workers", type=numbers, default=[1, 2, 4])
     parser.add_argument("--language", choices=("cpp17", "python3", "all"), default="all")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    counts = [int(each) for each in options.workers.split(",")]
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "150")
     os.environ.setdefault("RAY_worker_niceness", "0")  # 15 otherwise: whatever else runs here would slow one side alone
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        ray.init(num_cpus=max(counts), include_dashboard=False, _temp_dir=folder, configure_logging=False)
+        ray.init(num_cpus=max(options.workers), include_dashboard=False, _temp_dir=folder, configure_logging=False)
         try:
-            rows = [asyncio.run(overhead(size, max(counts))) for size in (1_000, 1_000_000)]
+            rows = [asyncio.run(overhead(size, max(options.workers))) for size in (1_000, 1_000_000)]
             for language in NAMES if options.language == "all" else [options.language]:
-                for workers in counts:
+                for workers in options.workers:
                     rows += asyncio.run(compared(language, workers, options))
         finally:
             ray.shutdown()

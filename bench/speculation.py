@@ -7,7 +7,6 @@ real text: a model with random weights repeats nothing. The tokens are the same 
 the notes tell how many samples differ. Rounds are interleaved; the median counts.
 """
 
-import argparse
 import asyncio
 import statistics
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Sampling
 from dojang.weight_sync.versions import WeightVersions
 from gsm8k_samples import add_options, gsm8k_prompts, pretrained, timed_samples
-from machine import Row, arguments, report
+from machine import Row, arguments, numbers, report
 from shapes import fast_dtype
 
 
@@ -109,13 +108,6 @@ def row(sequences: int, draft_tokens: int, mine: list[Decoded], plain: list[Deco
         f"{per_step:.2f}x tokens per step, {share:.0%} of draft tokens accepted, {different} of {len(own.texts)} texts "
         "differ",
     )
-
-
-def numbers(text: str) -> list[int]:
-    found = [int(each) for each in text.split(",")]
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError("numbers from 1 with commas between")
-    return found
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
+import argparse
 import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -11,6 +13,7 @@ import speculation
 from dojang import models
 from dojang.engine.decode import SampledTokens, StepInputs
 from dojang.types import Sampling
+from machine import numbers
 
 
 def test_a_row_compares_the_same_texts() -> None:
@@ -64,3 +67,10 @@ def test_the_engine_is_warm_for_the_whole_length() -> None:
     engine: Any = SimpleNamespace(generate=generate, close=close)
     asyncio.run(gsm8k_samples.timed_samples(engine, [(1, 2)], Sampling(0.5, 300), 4, lambda: asked.append((0, 0.0, 0))))
     assert asked == [(4, 0.5, 300), (0, 0.0, 0), (4, 0.5, 300)]
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "1,", "-1", "1.5", "1,,2"])
+def test_a_list_of_numbers_is_checked(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a list of whole numbers from 1, such as 1,2,4"):
+        numbers(text)
+    assert numbers("1,8,64") == [1, 8, 64]
